@@ -1,0 +1,2 @@
+drop table intent_transitions;
+drop table payment_intents;
