@@ -12,7 +12,7 @@ create table idempotency_keys (
     constraint idempotency_keys_pkey primary key (scope, key),
     constraint idempotency_keys_key_check check (octet_length(key) between 1 and 255),
     constraint idempotency_keys_fingerprint_check check (octet_length(fingerprint) = 32),
-    constraint idempotency_keys_status_check check (status between 200 and 599),
+    constraint idempotency_keys_status_check check (status between 200 and 999),
     constraint idempotency_keys_expires_at_check check (expires_at > created_at)
 ) with (
     -- Every row is deleted a day after it came: vacuum early and in small steps.
