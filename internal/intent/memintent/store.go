@@ -1,0 +1,239 @@
+// Package memintent keeps intents in memory, for tests and for trying the
+// service without a database. Nothing survives the process.
+package memintent
+
+import (
+	"container/heap"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"intentd/internal/intent"
+)
+
+// Joined is the attempt that a request's writes take part in.
+type Joined interface {
+	// Queue keeps apply until the attempt completes. An error of apply's must
+	// keep the attempt from completing; then the undo of whatever was applied
+	// before it is called, the latest first.
+	Queue(apply func() (undo func(), err error))
+	// Time returns when the attempt began, by its store's clock.
+	Time() time.Time
+}
+
+// Store is an intent.Store in memory.
+//
+// Inside an attempt writes are queued, and checked again when they are applied:
+// a Move that somebody overtook is ErrVersionConflict then. Until that moment
+// no read sees them, those of the same attempt included, which is less than the
+// store in PostgreSQL offers. Where a later one fails the earlier are undone,
+// together with what others may have built on them in that moment.
+type Store struct {
+	now    func() time.Time
+	joined func(ctx context.Context) (Joined, bool)
+
+	mu      sync.Mutex
+	intents map[key]intent.Intent
+	trail   map[key][]intent.Transition
+	due     dueHeap
+}
+
+var _ intent.Store = (*Store)(nil)
+
+type key struct {
+	merchantID string
+	id         intent.ID
+}
+
+// New returns an empty Store with now as its clock. joined finds the attempt in
+// a request's context; it may be nil, then there is never one.
+func New(now func() time.Time, joined func(ctx context.Context) (Joined, bool)) *Store {
+	if joined == nil {
+		joined = func(context.Context) (Joined, bool) { return nil, false }
+	}
+	return &Store{
+		now:     now,
+		joined:  joined,
+		intents: make(map[key]intent.Intent),
+		trail:   make(map[key][]intent.Transition),
+	}
+}
+
+// Create implements intent.Store.
+func (s *Store) Create(ctx context.Context, in intent.Intent, expiresIn time.Duration) (intent.Intent, error) {
+	now, write := s.begin(ctx)
+	in.State, in.Version, in.TxHash = intent.Created, 1, ""
+	in.CreatedAt, in.UpdatedAt, in.ExpiresAt = now, now, now.Add(expiresIn)
+	in.Metadata = maps.Clone(in.Metadata)
+
+	err := write(func() (func(), error) {
+		k := key{in.MerchantID, in.ID}
+		if _, taken := s.intents[k]; taken {
+			return nil, fmt.Errorf("%s exists", in.ID)
+		}
+		s.intents[k] = in
+		heap.Push(&s.due, due{in.ExpiresAt, k})
+		return func() {
+			delete(s.intents, k)
+			delete(s.trail, k)
+		}, nil
+	})
+	if err != nil {
+		return intent.Intent{}, err
+	}
+	return clone(in), nil
+}
+
+// Get implements intent.Store.
+func (s *Store) Get(_ context.Context, merchantID string, id intent.ID) (intent.Intent, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	in, ok := s.intents[key{merchantID, id}]
+	if !ok {
+		return intent.Intent{}, intent.ErrNotFound
+	}
+	return clone(in), nil
+}
+
+// Move implements intent.Store.
+func (s *Store) Move(ctx context.Context, merchantID string, id intent.ID, decide func(intent.Intent, time.Time) (*intent.Transition, error)) (intent.Intent, error) {
+	in, err := s.Get(ctx, merchantID, id)
+	if err != nil {
+		return intent.Intent{}, err
+	}
+	now, write := s.begin(ctx)
+	t, err := decide(clone(in), now)
+	if err != nil {
+		return intent.Intent{}, err
+	}
+	if t == nil {
+		return in, nil
+	}
+
+	after := in.After(*t)
+	err = write(func() (func(), error) {
+		k := key{merchantID, id}
+		before := s.intents[k]
+		if before.Version != in.Version {
+			return nil, intent.ErrVersionConflict
+		}
+		s.apply(k, *t)
+		return func() {
+			s.intents[k] = before
+			// A new intent has no trail, and each version one row more.
+			s.trail[k] = s.trail[k][:before.Version-1]
+			// A sweep may have thrown its place away; a second one does no harm.
+			heap.Push(&s.due, due{before.ExpiresAt, k})
+		}, nil
+	})
+	if err != nil {
+		return intent.Intent{}, err
+	}
+	return after, nil
+}
+
+// Transitions implements intent.Store.
+func (s *Store) Transitions(_ context.Context, merchantID string, id intent.ID) ([]intent.Transition, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k := key{merchantID, id}
+	if _, ok := s.intents[k]; !ok {
+		return nil, intent.ErrNotFound
+	}
+	return slices.Clone(s.trail[k]), nil
+}
+
+// CancelDue implements intent.Store. It never takes part in an attempt: it is
+// not a request's work.
+func (s *Store) CancelDue(_ context.Context, limit int) (int, error) {
+	now := stamp(s.now())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	for n < limit && len(s.due) > 0 && !s.due[0].at.After(now) {
+		k := heap.Pop(&s.due).(due).key
+		in := s.intents[k]
+		// Left created by another way, or undone: its place in the heap was not
+		// worth looking for then.
+		if in.State != intent.Created {
+			continue
+		}
+		t, err := in.Next(intent.Step{To: intent.Canceled, Actor: intent.System, Reason: intent.ReasonExpired}, now)
+		if err != nil {
+			return n, err
+		}
+		s.apply(k, *t)
+		n++
+	}
+	return n, nil
+}
+
+// begin returns the time to stamp with, and how to write: now and under the
+// lock, or when the attempt completes.
+func (s *Store) begin(ctx context.Context) (time.Time, func(apply func() (undo func(), err error)) error) {
+	if j, ok := s.joined(ctx); ok {
+		return stamp(j.Time()), func(apply func() (func(), error)) error {
+			j.Queue(func() (func(), error) {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				undo, err := apply()
+				return func() {
+					s.mu.Lock()
+					defer s.mu.Unlock()
+					undo()
+				}, err
+			})
+			return nil
+		}
+	}
+	return stamp(s.now()), func(apply func() (func(), error)) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		_, err := apply()
+		return err
+	}
+}
+
+// apply makes a transition; the lock is held.
+func (s *Store) apply(k key, t intent.Transition) {
+	s.intents[k] = s.intents[k].After(t)
+	s.trail[k] = append(s.trail[k], t)
+}
+
+// stamp gives a time the precision and zone that every store answers in.
+func stamp(t time.Time) time.Time {
+	return t.UTC().Truncate(time.Microsecond)
+}
+
+func clone(in intent.Intent) intent.Intent {
+	in.Metadata = maps.Clone(in.Metadata)
+	return in
+}
+
+// due is the place of an intent in the order in which intents expire.
+type due struct {
+	at  time.Time
+	key key
+}
+
+// dueHeap holds every intent that was created and has not been due yet, the
+// next one first.
+type dueHeap []due
+
+func (h dueHeap) Len() int           { return len(h) }
+func (h dueHeap) Less(i, j int) bool { return h[i].at.Before(h[j].at) }
+func (h dueHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+
+// Push implements heap.Interface.
+func (h *dueHeap) Push(x any) { *h = append(*h, x.(due)) }
+
+// Pop implements heap.Interface.
+func (h *dueHeap) Pop() any {
+	last := len(*h) - 1
+	d := (*h)[last]
+	*h = (*h)[:last]
+	return d
+}

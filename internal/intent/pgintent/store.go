@@ -1,0 +1,304 @@
+// Package pgintent keeps intents in PostgreSQL, in the tables payment_intents
+// and intent_transitions.
+package pgintent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"intentd/internal/intent"
+)
+
+// Every statement carries the merchant, so that no fault in the code above can
+// reach another's intents; all but the sweep, which is nobody's request. Values
+// travel as text with a cast, since then they mean the same in every query mode
+// of pgx, those for a PgBouncer included.
+const (
+	insertIntent = `
+insert into payment_intents (
+    merchant_id, id, chain, token, payer, merchant, amount, state, version, reference, metadata,
+    created_at, updated_at, expires_at)
+values (
+    $1, $2::uuid, $3, $4, $5, $6, $7::numeric, 'created', 1, nullif($8::text, ''), $9::text::jsonb,
+    transaction_timestamp(), transaction_timestamp(), transaction_timestamp() + $10::bigint * interval '1 microsecond')
+returning created_at`
+
+	selectIntent = `
+select chain, token, payer, merchant, amount::text, state, version, coalesce(reference, ''), metadata::text,
+       coalesce(tx_hash, ''), created_at, updated_at, expires_at, transaction_timestamp()
+from payment_intents
+where merchant_id = $1
+  and id = $2::uuid`
+
+	// The trail's row is made from what the update returns, so there is one
+	// exactly where the intent was still at the version that was decided on.
+	moveIntent = `
+with moved as (
+    update payment_intents
+    set state = $4,
+        version = version + 1,
+        tx_hash = nullif($5::text, ''),
+        updated_at = $6::timestamptz
+    where merchant_id = $1
+      and id = $2::uuid
+      and version = $3::bigint
+    returning merchant_id, id, version, state, updated_at
+)
+insert into intent_transitions (merchant_id, intent_id, version, from_state, to_state, actor, reason, tx_hash, at)
+select merchant_id, id, version, $7, state, $8, nullif($9::text, ''), nullif($10::text, ''), updated_at
+from moved
+returning version`
+
+	selectTransitions = `
+select version, from_state, to_state, actor, coalesce(reason, ''), coalesce(tx_hash, ''), at
+from intent_transitions
+where merchant_id = $1
+  and intent_id = $2::uuid
+order by version`
+
+	// The locks are there so that sweepers share the work and wait for nobody.
+	// The update asks for the state again, so that canceling once does not hang
+	// on them.
+	cancelDue = `
+with due as materialized (
+    select merchant_id, id
+    from payment_intents
+    where state = 'created'
+      and expires_at <= transaction_timestamp()
+    order by expires_at
+    limit $1::bigint
+    for update skip locked
+), canceled as (
+    update payment_intents as i
+    set state = 'canceled',
+        version = i.version + 1,
+        updated_at = transaction_timestamp()
+    from due
+    where i.merchant_id = due.merchant_id
+      and i.id = due.id
+      and i.state = 'created'
+    returning i.merchant_id, i.id, i.version, i.updated_at
+), trail as (
+    insert into intent_transitions (merchant_id, intent_id, version, from_state, to_state, actor, reason, at)
+    select merchant_id, id, version, 'created', 'canceled', 'system', 'expired', updated_at
+    from canceled
+    returning version
+)
+select count(*)
+from trail`
+)
+
+// Tx is the transaction that a request's work takes part in.
+type Tx interface {
+	// Queue keeps a statement until the next question or the commit takes it
+	// along. If it fails, what it travels with fails.
+	Queue(sql string, args ...any)
+	// Query sends what is queued and a statement whose answer is needed.
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	// Time returns the transaction's transaction_timestamp().
+	Time() time.Time
+}
+
+// Store is an intent.Store in PostgreSQL. Its clock is the database's, so that
+// replicas whose clocks differ agree.
+//
+// Inside a transaction that joined finds, it uses that and never the pool: a
+// second connection for one request would be a deadlock in a pool at its limit.
+// Create then waits for nothing, and fails with the commit. Where the database
+// makes transactions repeatable read or serializable by default, a
+// serialization failure of a Move is ErrVersionConflict.
+type Store struct {
+	pool   *pgxpool.Pool
+	joined func(ctx context.Context) (Tx, bool)
+}
+
+var _ intent.Store = (*Store)(nil)
+
+// New returns a Store on a migrated database. joined finds the transaction in a
+// request's context; it may be nil, then there is never one.
+func New(pool *pgxpool.Pool, joined func(ctx context.Context) (Tx, bool)) *Store {
+	if joined == nil {
+		joined = func(context.Context) (Tx, bool) { return nil, false }
+	}
+	return &Store{pool: pool, joined: joined}
+}
+
+// Create implements intent.Store.
+func (s *Store) Create(ctx context.Context, in intent.Intent, expiresIn time.Duration) (intent.Intent, error) {
+	var metadata any
+	if in.Metadata != nil {
+		// Text and not bytes: where pgx does not ask the server for the types it
+		// would send bytea.
+		b, err := json.Marshal(in.Metadata)
+		if err != nil {
+			return intent.Intent{}, err
+		}
+		metadata = string(b)
+	}
+	args := []any{
+		in.MerchantID, dashed(in.ID), in.Chain, in.Token, in.Payer, in.Merchant, in.Amount, in.Reference, metadata,
+		expiresIn.Microseconds(),
+	}
+
+	var now time.Time
+	if tx, ok := s.joined(ctx); ok {
+		tx.Queue(insertIntent, args...)
+		now = tx.Time()
+	} else {
+		rows, err := collect(ctx, s.pool, pgx.RowTo[time.Time], insertIntent, args...)
+		if err != nil {
+			return intent.Intent{}, err
+		}
+		now = rows[0]
+	}
+
+	in.State, in.Version, in.TxHash = intent.Created, 1, ""
+	in.CreatedAt = now.UTC()
+	in.UpdatedAt = in.CreatedAt
+	in.ExpiresAt = in.CreatedAt.Add(expiresIn.Truncate(time.Microsecond))
+	return in, nil
+}
+
+// Get implements intent.Store.
+func (s *Store) Get(ctx context.Context, merchantID string, id intent.ID) (intent.Intent, error) {
+	in, _, err := s.read(ctx, merchantID, id)
+	return in, err
+}
+
+// Move implements intent.Store.
+func (s *Store) Move(ctx context.Context, merchantID string, id intent.ID, decide func(intent.Intent, time.Time) (*intent.Transition, error)) (intent.Intent, error) {
+	in, now, err := s.read(ctx, merchantID, id)
+	if err != nil {
+		return intent.Intent{}, err
+	}
+	t, err := decide(in, now)
+	if err != nil {
+		return intent.Intent{}, err
+	}
+	if t == nil {
+		return in, nil
+	}
+
+	after := in.After(*t)
+	moved, err := collect(ctx, s.querier(ctx), pgx.RowTo[int64], moveIntent,
+		merchantID, dashed(id), in.Version, string(t.To), after.TxHash, t.At,
+		string(t.From), string(t.Actor), t.Reason, t.TxHash)
+	if err != nil {
+		return intent.Intent{}, err
+	}
+	if len(moved) == 0 {
+		return intent.Intent{}, intent.ErrVersionConflict
+	}
+	return after, nil
+}
+
+// Transitions implements intent.Store.
+func (s *Store) Transitions(ctx context.Context, merchantID string, id intent.ID) ([]intent.Transition, error) {
+	scan := func(row pgx.CollectableRow) (intent.Transition, error) {
+		t := intent.Transition{MerchantID: merchantID, IntentID: id}
+		err := row.Scan(&t.Version, &t.From, &t.To, &t.Actor, &t.Reason, &t.TxHash, &t.At)
+		t.At = t.At.UTC()
+		return t, err
+	}
+	trail, err := collect(ctx, s.querier(ctx), scan, selectTransitions, merchantID, dashed(id))
+	if err != nil {
+		return nil, err
+	}
+	if len(trail) == 0 {
+		// One that never moved, or none at all.
+		if _, err := s.Get(ctx, merchantID, id); err != nil {
+			return nil, err
+		}
+	}
+	return trail, nil
+}
+
+// CancelDue implements intent.Store. It is one statement, so after a crash each
+// intent of the batch is canceled and has its row, or is still due.
+func (s *Store) CancelDue(ctx context.Context, limit int) (int, error) {
+	n, err := collect(ctx, s.querier(ctx), pgx.RowTo[int], cancelDue, int64(limit))
+	if err != nil {
+		return 0, err
+	}
+	return n[0], nil
+}
+
+// read returns the intent and the database's time.
+func (s *Store) read(ctx context.Context, merchantID string, id intent.ID) (intent.Intent, time.Time, error) {
+	var now time.Time
+	scan := func(row pgx.CollectableRow) (intent.Intent, error) {
+		in := intent.Intent{MerchantID: merchantID, ID: id}
+		var metadata *string
+		err := row.Scan(&in.Chain, &in.Token, &in.Payer, &in.Merchant, &in.Amount, &in.State, &in.Version, &in.Reference,
+			&metadata, &in.TxHash, &in.CreatedAt, &in.UpdatedAt, &in.ExpiresAt, &now)
+		if err == nil && metadata != nil {
+			err = json.Unmarshal([]byte(*metadata), &in.Metadata)
+		}
+		in.CreatedAt, in.UpdatedAt, in.ExpiresAt = in.CreatedAt.UTC(), in.UpdatedAt.UTC(), in.ExpiresAt.UTC()
+		return in, err
+	}
+	found, err := collect(ctx, s.querier(ctx), scan, selectIntent, merchantID, dashed(id))
+	if err != nil {
+		return intent.Intent{}, time.Time{}, err
+	}
+	if len(found) == 0 {
+		return intent.Intent{}, time.Time{}, intent.ErrNotFound
+	}
+	return found[0], now.UTC(), nil
+}
+
+// querier is what Tx and the pool have in common.
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// querier returns the transaction to take part in, or the pool.
+func (s *Store) querier(ctx context.Context) querier {
+	if tx, ok := s.joined(ctx); ok {
+		return tx
+	}
+	return s.pool
+}
+
+// collect reads every row of a query's answer; none is no error, since an error
+// inside a transaction's pipeline costs the connection its prepared statements.
+func collect[T any](ctx context.Context, q querier, scan pgx.RowToFunc[T], sql string, args ...any) ([]T, error) {
+	rows, err := q.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, interpret(err)
+	}
+	all, err := pgx.CollectRows(rows, scan)
+	if err != nil {
+		return nil, interpret(err)
+	}
+	return all, nil
+}
+
+// interpret is the one place where errors of the driver become the domain's.
+func interpret(err error) error {
+	var pgErr *pgconn.PgError
+	switch {
+	case errors.As(err, &pgErr) && pgErr.Code == serializationFailure:
+		return fmt.Errorf("%w: %w", intent.ErrVersionConflict, err)
+	default:
+		return err
+	}
+}
+
+// serializationFailure is the SQLSTATE of a transaction that another one
+// overtook.
+const serializationFailure = "40001"
+
+// dashed is an ID as PostgreSQL reads a uuid. As it stands pgx would take it
+// for a Stringer in some query modes, and send pi_.
+func dashed(id intent.ID) string {
+	return uuid.UUID(id).String()
+}

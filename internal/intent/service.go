@@ -1,0 +1,184 @@
+package intent
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"intentd/internal/intent/chain"
+)
+
+// The limits of a request; lengths are in code points, lifetimes in seconds.
+const (
+	defaultExpiresIn = 900
+	maxExpiresIn     = 30 * 24 * 60 * 60
+	maxReference     = 255
+	maxMembers       = 50
+	maxName          = 40
+	maxValue         = 500
+)
+
+// maxAmount is 2^256-1, the largest value of an EVM token's uint256.
+const maxAmount = "115792089237316195423570985008687907853269984665640564039457584007913129639935"
+
+var amountPattern = regexp.MustCompile(`^[1-9][0-9]{0,77}$`)
+
+// Params is a request for a new intent, as it came in.
+type Params struct {
+	Chain, Token, Payer, Merchant string
+	// Amount is a decimal integer in the token's smallest unit.
+	Amount string
+	// ExpiresIn is in seconds; nil means 900.
+	ExpiresIn *int64
+	// Reference is nil if it is not given.
+	Reference *string
+	// Metadata is nil if it is not given.
+	Metadata map[string]string
+}
+
+// Service holds the rules for intents, over any Store. It is safe for
+// concurrent use.
+type Service struct {
+	store Store
+}
+
+// New returns a Service over store.
+func New(store Store) *Service {
+	return &Service{store: store}
+}
+
+// Create checks p and stores a new intent of the merchant's. The first member
+// that breaks its rule, in the documented order, is an *InvalidError; then
+// nothing is stored. Any other error is the store's.
+func (s *Service) Create(ctx context.Context, merchantID string, p Params) (Intent, error) {
+	in, expiresIn, err := p.intent()
+	if err != nil {
+		return Intent{}, err
+	}
+	in.MerchantID = merchantID
+	if in.ID, err = NewID(); err != nil {
+		return Intent{}, err
+	}
+	return s.store.Create(ctx, in, expiresIn)
+}
+
+// Get returns the merchant's own intent. Another merchant's, or none, is
+// ErrNotFound.
+func (s *Service) Get(ctx context.Context, merchantID string, id ID) (Intent, error) {
+	return s.store.Get(ctx, merchantID, id)
+}
+
+// Move takes one step with the merchant's own intent and returns how it stands
+// then. An intent that is already there is returned as it is, without a row in
+// its trail, so a step may be sent again when its answer was lost. Refusals are
+// those of Intent.Next, ErrNotFound, and ErrVersionConflict also where somebody
+// moved the intent between reading and writing; then nothing was changed.
+func (s *Service) Move(ctx context.Context, merchantID string, id ID, step Step) (Intent, error) {
+	return s.store.Move(ctx, merchantID, id, func(in Intent, now time.Time) (*Transition, error) {
+		return in.Next(step, now)
+	})
+}
+
+// Transitions returns the trail of the merchant's own intent, oldest first:
+// empty for one that never moved, ErrNotFound for none.
+func (s *Service) Transitions(ctx context.Context, merchantID string, id ID) ([]Transition, error) {
+	return s.store.Transitions(ctx, merchantID, id)
+}
+
+// CancelDue cancels up to limit intents that nobody authorized in time and says
+// how many. Fewer than limit means that none was left, or that others are at
+// work on the rest.
+func (s *Service) CancelDue(ctx context.Context, limit int) (int, error) {
+	return s.store.CancelDue(ctx, limit)
+}
+
+// intent checks p, member by member in the documented order.
+func (p Params) intent() (Intent, time.Duration, error) {
+	fail := func(member, rule string) (Intent, time.Duration, error) {
+		return Intent{}, 0, &InvalidError{member, rule}
+	}
+
+	c, err := chain.Parse(p.Chain)
+	if err != nil {
+		return fail("chain", err.Error())
+	}
+	in := Intent{Chain: c.String(), Amount: p.Amount, Metadata: p.Metadata}
+	for _, a := range []struct {
+		member, given string
+		address       *string
+	}{
+		{"token", p.Token, &in.Token},
+		{"payer", p.Payer, &in.Payer},
+		{"merchant", p.Merchant, &in.Merchant},
+	} {
+		if *a.address, err = c.Address(a.given); err != nil {
+			return fail(a.member, err.Error())
+		}
+	}
+	if in.Payer == in.Merchant {
+		return fail("payer", "must differ from merchant")
+	}
+
+	// Both have 78 digits where the text is compared, so its order is the
+	// number's.
+	if !amountPattern.MatchString(p.Amount) || len(p.Amount) == len(maxAmount) && p.Amount > maxAmount {
+		return fail("amount", "must be a decimal integer string from 1 to 2^256-1")
+	}
+
+	seconds := int64(defaultExpiresIn)
+	if p.ExpiresIn != nil {
+		seconds = *p.ExpiresIn
+	}
+	// Before it becomes a Duration, which a large number would wrap round.
+	if seconds < 1 || seconds > maxExpiresIn {
+		return fail("expires_in_seconds", fmt.Sprintf("must be an integer from 1 to %d", maxExpiresIn))
+	}
+
+	if p.Reference != nil {
+		if *p.Reference == "" || !isText(*p.Reference, maxReference) {
+			return fail("reference", fmt.Sprintf("must be 1 to %d characters, none of them a control character", maxReference))
+		}
+		in.Reference = *p.Reference
+	}
+
+	if rule := metadataRule(p.Metadata); rule != "" {
+		return fail("metadata", rule)
+	}
+	return in, time.Duration(seconds) * time.Second, nil
+}
+
+// metadataRule returns the rule that m breaks, or nothing. Names are looked at
+// in order, so that the same request always gets the same answer.
+func metadataRule(m map[string]string) string {
+	if len(m) > maxMembers {
+		return fmt.Sprintf("must have at most %d members", maxMembers)
+	}
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		if name == "" || !isText(name, maxName) {
+			return fmt.Sprintf("name %.40q must be 1 to %d characters, none of them a control character", name, maxName)
+		}
+		if !isText(m[name], maxValue) {
+			return fmt.Sprintf("value of %q must be at most %d characters, none of them a control character", name, maxValue)
+		}
+	}
+	return ""
+}
+
+// isText says that s is valid UTF-8 of at most limit code points without a
+// control character, U+0000-U+001F and U+007F-U+009F: Unicode's category Cc.
+func isText(s string, limit int) bool {
+	if !utf8.ValidString(s) || utf8.RuneCountInString(s) > limit {
+		return false
+	}
+	for _, r := range s {
+		if unicode.IsControl(r) {
+			return false
+		}
+	}
+	return true
+}
