@@ -1,0 +1,139 @@
+package memidem_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"intentd/internal/idempotency"
+	"intentd/internal/idempotency/idemtest"
+	"intentd/internal/idempotency/memidem"
+)
+
+// clock is a time that tests move.
+type clock struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func newClock() *clock {
+	return &clock{now: time.Date(2026, 3, 1, 12, 0, 0, 123456789, time.UTC)}
+}
+
+func (c *clock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *clock) Advance(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(d)
+}
+
+func TestStore(t *testing.T) {
+	t.Parallel()
+	idemtest.Run(t, func(_ *testing.T, lease time.Duration) idemtest.Harness {
+		var (
+			c    = newClock()
+			mu   sync.Mutex
+			kept = map[string]int{}
+		)
+		return idemtest.Harness{
+			Store:  memidem.New(idemtest.TTL, lease, c.Now),
+			Age:    func(_ *testing.T, d time.Duration) { c.Advance(d) },
+			Expire: func(*testing.T) { c.Advance(lease) },
+			Work: func(t *testing.T, ctx context.Context, name string) {
+				a, ok := memidem.FromContext(ctx)
+				if !ok {
+					t.Error("the context is bound to no attempt")
+					return
+				}
+				a.Queue(func() (func(), error) {
+					mu.Lock()
+					defer mu.Unlock()
+					kept[name]++
+					return func() { t.Error("undone without need") }, nil
+				})
+			},
+			Kept: func(_ *testing.T, name string) int {
+				mu.Lock()
+				defer mu.Unlock()
+				return kept[name]
+			},
+		}
+	})
+}
+
+func TestAttempt_Complete(t *testing.T) {
+	t.Parallel()
+	id, fp := idempotency.ID{Scope: "s", Key: "k"}, idempotency.Fingerprint{1}
+
+	t.Run("AllWorkOrNone", func(t *testing.T) {
+		t.Parallel()
+		store := memidem.New(time.Hour, time.Minute, time.Now)
+		c, _ := store.Claim(t.Context(), id, fp)
+		a, _ := memidem.FromContext(c.Attempt.Bind(t.Context()))
+		var did []string
+		step := func(name string, err error) {
+			a.Queue(func() (func(), error) {
+				did = append(did, name)
+				return func() { did = append(did, "undo "+name) }, err
+			})
+		}
+		broken := errors.New("broken")
+		step("one", nil)
+		step("two", nil)
+		step("three", broken)
+		step("four", nil)
+		if err := c.Attempt.Complete(t.Context(), idempotency.Response{Status: 200}); !errors.Is(err, broken) {
+			t.Errorf("Complete = %v, want the work's error", err)
+		}
+		if want := []string{"one", "two", "three", "undo two", "undo one"}; !slices.Equal(did, want) {
+			t.Errorf("did %q, want %q", did, want)
+		}
+		if c, _ := store.Claim(t.Context(), id, fp); c.Outcome != idempotency.Fresh {
+			t.Errorf("the next claim is %v, want fresh", c.Outcome)
+		}
+	})
+
+	t.Run("LeaseEndsToTheMicrosecond", func(t *testing.T) {
+		t.Parallel()
+		clk := newClock()
+		store := memidem.New(time.Hour, time.Minute, clk.Now)
+		c, _ := store.Claim(t.Context(), id, fp)
+		clk.Advance(time.Minute - time.Microsecond)
+		if d, _ := store.Claim(t.Context(), id, fp); d.Outcome != idempotency.InFlight {
+			t.Errorf("a microsecond before the end of the lease: %v, want in_flight", d.Outcome)
+		}
+		clk.Advance(time.Microsecond)
+		if d, _ := store.Claim(t.Context(), id, fp); d.Outcome != idempotency.Fresh {
+			t.Errorf("at the end of the lease: %v, want fresh", d.Outcome)
+		}
+		if err := c.Attempt.Complete(t.Context(), idempotency.Response{Status: 200}); !errors.Is(err, idempotency.ErrSuperseded) {
+			t.Errorf("late Complete = %v, want ErrSuperseded", err)
+		}
+	})
+}
+
+func TestNew(t *testing.T) {
+	t.Parallel()
+	for name, d := range map[string]struct{ ttl, lease time.Duration }{
+		"NoLease":            {time.Hour, 0},
+		"LeaseLongerThanTTL": {time.Minute, time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			defer func() {
+				if recover() == nil {
+					t.Error("New did not panic")
+				}
+			}()
+			memidem.New(d.ttl, d.lease, time.Now)
+		})
+	}
+}

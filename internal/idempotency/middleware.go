@@ -1,0 +1,329 @@
+package idempotency
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"runtime/debug"
+	"strings"
+	"time"
+)
+
+// Options of Middleware. Only Scope is required.
+type Options struct {
+	// Scope returns who the request's key belongs to; an empty scope is a
+	// mistake in mounting and panics. Authentication comes before this layer.
+	Scope func(*http.Request) string
+
+	MaxBody      int64         // longest body, in bytes; 0: 64 KiB
+	BodyTimeout  time.Duration // for reading the body; 0: 15 s
+	StoreTimeout time.Duration // for a claim, and for ending an attempt that failed; 0: 5 s
+
+	// Refuse writes the answers that are the middleware's own; nil:
+	// WriteRefusal.
+	Refuse func(http.ResponseWriter, *http.Request, *Refusal)
+
+	// Observe is told once for each request that carried a good key and body,
+	// before it is answered; nil: nobody is.
+	Observe func(*http.Request, Event)
+}
+
+// Event is what became of one request.
+type Event struct {
+	Outcome     Outcome // the zero Outcome: the store could not decide
+	Fingerprint Fingerprint
+	// Err is why nothing was kept: the store's error, what Withhold was told,
+	// ErrSuperseded, or a *PanicError. It may hold SQL: for the log only.
+	Err error
+}
+
+// PanicError is a handler's panic.
+type PanicError struct {
+	Value any
+	Stack []byte
+}
+
+// Error implements error.
+func (e *PanicError) Error() string { return fmt.Sprintf("handler panicked: %v", e.Value) }
+
+// Middleware lets each request run once for each (scope, key), by the decisions
+// of store. GET, HEAD and OPTIONS pass through. It panics if the store or
+// Options.Scope is missing.
+//
+// A client that hangs up does not undo a run that has begun: the handler's
+// context keeps the request's values but not its cancellation, and has the end
+// of the lease as its deadline.
+func Middleware(store Store, o Options) func(http.Handler) http.Handler {
+	if store == nil || o.Scope == nil {
+		panic("idempotency: Middleware needs a store and Options.Scope")
+	}
+	o.MaxBody = cmp.Or(o.MaxBody, 64<<10)
+	o.BodyTimeout = cmp.Or(o.BodyTimeout, 15*time.Second)
+	o.StoreTimeout = cmp.Or(o.StoreTimeout, 5*time.Second)
+	if o.Refuse == nil {
+		o.Refuse = WriteRefusal
+	}
+	if o.Observe == nil {
+		o.Observe = func(*http.Request, Event) {}
+	}
+	return func(next http.Handler) http.Handler {
+		return &layer{next: next, store: store, Options: o}
+	}
+}
+
+type layer struct {
+	next  http.Handler
+	store Store
+	Options
+}
+
+// ServeHTTP follows the contract's table from its second row on, in its order.
+func (l *layer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch r.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions:
+		l.next.ServeHTTP(w, r)
+		return
+	}
+	req, refusal := l.read(w, r)
+	if refusal != nil {
+		l.Refuse(w, r, refusal)
+		return
+	}
+	l.serve(w, r, req)
+}
+
+// request is what the layer knows of a request that carried a good key.
+type request struct {
+	id   ID
+	fp   Fingerprint
+	body []byte
+}
+
+// read takes key and body from the request, or says why it can not.
+func (l *layer) read(w http.ResponseWriter, r *http.Request) (request, *Refusal) {
+	values := r.Header.Values("Idempotency-Key")
+	switch {
+	case len(values) == 0:
+		return request{}, keyRequired()
+	case len(values) > 1:
+		return request{}, keyInvalid("Idempotency-Key must be sent once, got more than one header line")
+	}
+	key, err := ParseKey(values[0])
+	if err != nil {
+		return request{}, keyInvalid(err.Error())
+	}
+	if !identity(r.Header.Values("Content-Encoding")) {
+		return request{}, encodingUnsupported()
+	}
+	body, refusal := l.readBody(w, r)
+	if refusal != nil {
+		return request{}, refusal
+	}
+	scope := l.Scope(r)
+	if scope == "" {
+		panic("idempotency: request without a scope: authentication must be mounted before this layer")
+	}
+	path := r.URL.EscapedPath()
+	if r.URL.RawQuery != "" || r.URL.ForceQuery {
+		path += "?" + r.URL.RawQuery
+	}
+	return request{
+		id:   ID{Scope: scope, Key: key},
+		fp:   FingerprintOf(r.Method, path, body),
+		body: body,
+	}, nil
+}
+
+// identity says whether no coding was applied to the body.
+func identity(encodings []string) bool {
+	for _, line := range encodings {
+		for coding := range strings.SplitSeq(line, ",") {
+			if c := strings.TrimSpace(coding); c != "" && !strings.EqualFold(c, "identity") {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// readBody reads the body to its end before anything is claimed, so that a slow
+// or broken client holds neither a key nor a database connection.
+func (l *layer) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *Refusal) {
+	if r.ContentLength > l.MaxBody {
+		return nil, bodyTooLarge(l.MaxBody)
+	}
+	rc := http.NewResponseController(w)
+	// A writer without deadlines (a test's recorder) has no slow client either.
+	_ = rc.SetReadDeadline(time.Now().Add(l.BodyTimeout))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, l.MaxBody))
+	if err == nil {
+		_ = rc.SetReadDeadline(time.Time{})
+		return body, nil
+	}
+	// What is left of the body can not be told from a next request. The deadline
+	// stays: net/http reads on before it closes, and must not do so for ever.
+	w.Header().Set("Connection", "close")
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return nil, bodyTooLarge(l.MaxBody)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, bodyUnreadable(fmt.Sprintf("the body did not arrive within %v", l.BodyTimeout))
+	default:
+		return nil, bodyUnreadable("the body was cut short or could not be read")
+	}
+}
+
+// serve claims the request's key and does what the claim says.
+func (l *layer) serve(w http.ResponseWriter, r *http.Request, req request) {
+	// From here on the client's patience does not count, only the lease.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), l.store.Lease())
+	defer cancel()
+
+	claim, err := l.claim(ctx, req)
+	ev := Event{Outcome: claim.Outcome, Fingerprint: req.fp, Err: err}
+	switch {
+	case err != nil:
+		l.refuse(w, r, ev, unavailable())
+	case claim.Outcome == Fresh:
+		l.run(ctx, w, r, req, claim.Attempt)
+	default:
+		l.answer(w, r, req, claim)
+	}
+}
+
+// claim asks the store, which may be silent for so long.
+func (l *layer) claim(ctx context.Context, req request) (Claim, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.StoreTimeout)
+	defer cancel()
+	return l.store.Claim(ctx, req.id, req.fp)
+}
+
+// answer answers a request that does not run.
+func (l *layer) answer(w http.ResponseWriter, r *http.Request, req request, claim Claim) {
+	ev := Event{Outcome: claim.Outcome, Fingerprint: req.fp}
+	switch claim.Outcome {
+	case Replay:
+		l.Observe(r, ev)
+		w.Header().Set("Idempotent-Replayed", "true")
+		write(w, claim.Record.Response)
+	case InFlight:
+		l.refuse(w, r, ev, inFlight(req.id.Key))
+	case Mismatch:
+		l.refuse(w, r, ev, keyReused(req.id.Key, req.fp, claim.Record))
+	default:
+		panic(fmt.Sprintf("idempotency: store decided %q", claim.Outcome))
+	}
+}
+
+// run lets the handler answer, and sends its answer once it is on record.
+func (l *layer) run(ctx context.Context, w http.ResponseWriter, r *http.Request, req request, attempt Attempt) {
+	defer l.abandon(ctx, attempt) // where Goexit ends the handler
+
+	rec := newRecorder()
+	err := l.handle(attempt.Bind(ctx), rec, r, req.body)
+	if err == nil {
+		resp := rec.response()
+		if err = l.complete(ctx, attempt, resp); err == nil {
+			l.Observe(r, Event{Outcome: Fresh, Fingerprint: req.fp})
+			rec.send(w, resp)
+			return
+		}
+	}
+	// Before the client hears of it: its retry must find the key free.
+	l.abandon(ctx, attempt)
+
+	ev := Event{Outcome: Fresh, Fingerprint: req.fp, Err: err}
+	var panicked *PanicError
+	switch {
+	case errors.As(err, &panicked):
+		l.refuse(w, r, ev, internal())
+	case errors.Is(err, ErrTaken), errors.Is(err, ErrInDoubt):
+		l.settle(ctx, w, r, req, err)
+	case errors.Is(err, ErrSuperseded), ctx.Err() != nil:
+		l.refuse(w, r, ev, superseded(req.id.Key))
+	default:
+		l.refuse(w, r, ev, unavailable())
+	}
+}
+
+// complete ends an attempt with its answer. The store judges the lease; it is
+// given time to say so.
+func (l *layer) complete(ctx context.Context, attempt Attempt, resp Response) error {
+	deadline, _ := ctx.Deadline()
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline.Add(l.StoreTimeout))
+	defer cancel()
+	return attempt.Complete(ctx, resp)
+}
+
+// abandon ends an attempt without one, be it past its lease.
+func (l *layer) abandon(ctx context.Context, attempt Attempt) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.StoreTimeout)
+	defer cancel()
+	// An attempt that can not even be undone has lost its store: that undoes it.
+	_ = attempt.Abandon(ctx)
+}
+
+// handle runs the handler over the whole body. Its error says why the handler
+// gave no answer.
+func (l *layer) handle(ctx context.Context, rec *recorder, r *http.Request, body []byte) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &PanicError{Value: v, Stack: debug.Stack()}
+		}
+	}()
+	var withheld error
+	r = r.WithContext(context.WithValue(ctx, withholdKey{}, &withheld))
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	r.ContentLength = int64(len(body))
+	l.next.ServeHTTP(rec, r)
+	return withheld
+}
+
+// settle asks the store what stands under the key of an attempt whose Complete
+// could not tell. It asks once; after that the client's retry is the one to ask.
+func (l *layer) settle(ctx context.Context, w http.ResponseWriter, r *http.Request, req request, cause error) {
+	late := ctx.Err() != nil
+	claim, err := l.claim(context.WithoutCancel(ctx), req)
+	ev := Event{Outcome: Fresh, Fingerprint: req.fp, Err: errors.Join(cause, err)}
+	switch {
+	case err != nil:
+		l.refuse(w, r, ev, unavailable())
+	case claim.Outcome == Fresh: // nothing was kept, and nothing runs
+		l.abandon(ctx, claim.Attempt)
+		if late {
+			l.refuse(w, r, ev, superseded(req.id.Key))
+			return
+		}
+		l.refuse(w, r, ev, unavailable())
+	case claim.Outcome == Replay, errors.Is(cause, ErrTaken):
+		l.answer(w, r, req, claim)
+	default: // somebody runs under the key, maybe the rest of this attempt
+		l.refuse(w, r, ev, unavailable())
+	}
+}
+
+func (l *layer) refuse(w http.ResponseWriter, r *http.Request, ev Event, ref *Refusal) {
+	l.Observe(r, ev)
+	l.Refuse(w, r, ref)
+}
+
+type withholdKey struct{}
+
+// Withhold says that what the handler of ctx's request writes is no answer,
+// because of cause: a passing fault, say, that must not be replayed for a day.
+// The attempt is abandoned, so that what it wrote is undone and the key is free,
+// and the client is told to try again. It reports whether ctx belongs to such a
+// request; where it does not (a GET), the handler must answer itself.
+func Withhold(ctx context.Context, cause error) bool {
+	withheld, ok := ctx.Value(withholdKey{}).(*error)
+	if ok {
+		*withheld = cause
+	}
+	return ok
+}

@@ -1,0 +1,387 @@
+// Package pgidem keeps idempotency records in PostgreSQL, in the same
+// transaction as the work that they are the answer of.
+//
+// A key has a row only when its request has ended. While it runs it is a pair of
+// advisory transaction locks, which die with their connection, so that a crash
+// leaves nothing behind to be cleaned up. The unique constraint on (scope, key)
+// is the last word: the locks make duplicates cheap, correctness does not rest
+// on them.
+package pgidem
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"intentd/internal/idempotency"
+)
+
+const (
+	// Whatever the database's defaults are: read committed, so that the select
+	// after the locks sees what the last holder committed, and read write, so
+	// that a standby refuses here and not at the end.
+	beginSQL = `begin isolation level read committed read write`
+
+	// One statement sets the attempt's bounds and tries its locks, in this
+	// order. client_connection_check_interval lets a backend in the middle of a
+	// statement notice that this process died.
+	lockSQL = `
+select set_config('idle_in_transaction_session_timeout', $1, true),
+       set_config('statement_timeout', $1, true),
+       set_config('client_connection_check_interval', '500', true),
+       transaction_timestamp(),
+       case
+         when not pg_try_advisory_xact_lock($2) then 0
+         when not pg_try_advisory_xact_lock($3) then 1
+         else 2
+       end`
+
+	timeoutSQL = `select set_config('statement_timeout', $1, true)`
+
+	// A statement of its own, after the locks: fused with them it would read a
+	// snapshot older than the locks, and miss what the last holder committed.
+	recordSQL = `
+select fingerprint,
+       status,
+       header,
+       body,
+       created_at,
+       expires_at,
+       expires_at <= transaction_timestamp()
+from idempotency_keys
+where scope = $1
+  and key = $2`
+
+	deleteStaleSQL = `
+delete from idempotency_keys
+where scope = $1
+  and key = $2
+  and expires_at <= transaction_timestamp()`
+
+	// Plain, so that it fails loudly on a live duplicate and stops the pipeline
+	// before COMMIT. With "on conflict" it would affect no row, and the COMMIT
+	// behind it would keep the work a second time.
+	insertSQL = `
+insert into idempotency_keys
+  (scope, key, fingerprint, status, header, body, created_at, expires_at)
+values
+  ($1, $2, $3, $4, $5, $6, transaction_timestamp(), transaction_timestamp() + make_interval(secs => $7))`
+
+	deleteExpiredSQL = `
+with due as (
+  select scope, key
+  from idempotency_keys
+  where expires_at <= transaction_timestamp()
+  order by expires_at
+  limit $1
+  for update skip locked
+)
+delete from idempotency_keys k
+using due
+where k.scope = due.scope
+  and k.key = due.key
+  and k.expires_at <= transaction_timestamp()`
+)
+
+// The locks that lockSQL got.
+const (
+	lockedNone    = 0 // the same request runs
+	lockedRequest = 1 // another request runs under the key
+	lockedBoth    = 2
+)
+
+// Store implements idempotency.Store over a pool of PostgreSQL connections. See
+// New.
+type Store struct {
+	pool  *pgxpool.Pool
+	ttl   time.Duration
+	lease time.Duration
+}
+
+// New returns a store over pool, which Configure should have prepared. Records
+// live for ttl from their claim. An attempt that is idle or inside one statement
+// for lease is ended by PostgreSQL. New panics unless a millisecond <= lease <=
+// ttl.
+func New(pool *pgxpool.Pool, ttl, lease time.Duration) *Store {
+	if lease < time.Millisecond || ttl < lease {
+		panic("pgidem: New needs 1ms <= lease <= ttl")
+	}
+	return &Store{pool: pool, ttl: ttl, lease: lease}
+}
+
+// Lease implements idempotency.Store.
+func (s *Store) Lease() time.Duration { return s.lease }
+
+// DeleteExpired implements idempotency.Store.
+func (s *Store) DeleteExpired(ctx context.Context, limit int) (int, error) {
+	var n int64
+	// As in beginSQL: skipping locked rows needs read committed, whatever the
+	// database's default is.
+	err := pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, deleteExpiredSQL, limit)
+		n = tag.RowsAffected()
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("delete expired idempotency records: %w", err)
+	}
+	return int(n), nil
+}
+
+// pinging is how a claim wants its connection.
+type pinging struct{}
+
+// Configure prepares a pool for Store: a claim takes a connection without asking
+// first whether it still lives, which would be one more round trip. Where it
+// does not, the claim is made again on one that has answered. Other uses of the
+// pool ping a connection that was idle for over a second, as pgxpool does.
+func Configure(c *pgxpool.Config) {
+	c.ShouldPing = func(ctx context.Context, p pgxpool.ShouldPingParams) bool {
+		if ping, ok := ctx.Value(pinging{}).(bool); ok {
+			return ping
+		}
+		return p.IdleDuration > time.Second
+	}
+}
+
+// Claim implements idempotency.Store, in one round trip where the claim is
+// fresh.
+func (s *Store) Claim(ctx context.Context, id idempotency.ID, fp idempotency.Fingerprint) (idempotency.Claim, error) {
+	c, err := s.claim(context.WithValue(ctx, pinging{}, false), id, fp)
+	if err != nil && ctx.Err() == nil {
+		// Nothing has run, so nothing can run twice: once more, on a connection
+		// that is known to live.
+		c, err = s.claim(context.WithValue(ctx, pinging{}, true), id, fp)
+	}
+	if err != nil {
+		return idempotency.Claim{}, fmt.Errorf("claim idempotency key: %w", err)
+	}
+	return c, nil
+}
+
+func (s *Store) claim(ctx context.Context, id idempotency.ID, fp idempotency.Fingerprint) (idempotency.Claim, error) {
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return idempotency.Claim{}, err
+	}
+	tx := &Tx{conn: conn, start: time.Now(), lease: s.lease}
+	found, err := tx.open(ctx, id, fp)
+	if err != nil {
+		_ = tx.rollback(ctx) // the first error tells more
+		return idempotency.Claim{}, err
+	}
+	var c idempotency.Claim
+	switch rec := found.record; {
+	case rec != nil && rec.Fingerprint == fp:
+		c = idempotency.Claim{Outcome: idempotency.Replay, Record: rec}
+	case rec != nil:
+		c = idempotency.Claim{Outcome: idempotency.Mismatch, Record: rec}
+	case found.locked == lockedNone:
+		c = idempotency.Claim{Outcome: idempotency.InFlight}
+	case found.locked == lockedRequest:
+		c = idempotency.Claim{Outcome: idempotency.Mismatch}
+	default:
+		return idempotency.Claim{
+			Outcome: idempotency.Fresh,
+			Attempt: &attempt{Tx: tx, store: s, id: id, fp: fp, stale: found.stale},
+		}, nil
+	}
+	// What was found stands whether or not the locks go in good order: a
+	// connection that fails here is destroyed, and its locks with it.
+	_ = tx.rollback(ctx)
+	return c, nil
+}
+
+// found is what the first round trip learned.
+type found struct {
+	locked int
+	record *idempotency.Record // nil: none that lives
+	stale  bool                // there is one that has expired
+}
+
+// open begins the transaction, tries the locks and reads the record: one round
+// trip. Results are read by Next, since an error from a row's scan would drop
+// the batch's prepared statements.
+func (tx *Tx) open(ctx context.Context, id idempotency.ID, fp idempotency.Fingerprint) (found, error) {
+	request, key := locks(id, fp)
+	batch := new(pgx.Batch)
+	batch.Queue(beginSQL)
+	batch.Queue(lockSQL, milliseconds(tx.lease), request, key)
+	batch.Queue(recordSQL, id.Scope, id.Key)
+	br := tx.conn.SendBatch(ctx, batch)
+	f, err := readFound(br, tx)
+	return f, errors.Join(err, br.Close())
+}
+
+func readFound(br pgx.BatchResults, tx *Tx) (f found, err error) {
+	if _, err := br.Exec(); err != nil {
+		return f, err
+	}
+	rows, err := br.Query()
+	if err != nil {
+		return f, err
+	}
+	for rows.Next() {
+		if err := rows.Scan(nil, nil, nil, &tx.now, &f.locked); err != nil {
+			return f, err
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return f, err
+	}
+	tx.now = tx.now.UTC()
+
+	rows, err = br.Query()
+	if err != nil {
+		return f, err
+	}
+	for rows.Next() {
+		var (
+			rec    idempotency.Record
+			fp     []byte
+			header string
+		)
+		err := rows.Scan(&fp, &rec.Response.Status, &header, &rec.Response.Body, &rec.CreatedAt, &rec.ExpiresAt, &f.stale)
+		if err != nil {
+			return f, err
+		}
+		if f.stale {
+			continue // as good as none
+		}
+		copy(rec.Fingerprint[:], fp)
+		if err := json.Unmarshal([]byte(header), &rec.Response.Header); err != nil {
+			return f, err
+		}
+		rec.CreatedAt, rec.ExpiresAt = rec.CreatedAt.UTC(), rec.ExpiresAt.UTC()
+		f.record = &rec
+	}
+	return f, rows.Err()
+}
+
+// locks returns the numbers of the two locks: of this very request, and of its
+// key. Lengths keep apart what concatenation would not. Two names may share a
+// number, one time in 2^64: then a request is told that its key is in use, and
+// tries again.
+func locks(id idempotency.ID, fp idempotency.Fingerprint) (request, key int64) {
+	number := func(parts ...string) int64 {
+		h := sha256.New()
+		for _, p := range parts {
+			h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(p))))
+			h.Write([]byte(p))
+		}
+		return int64(binary.BigEndian.Uint64(h.Sum(nil))) //nolint:gosec // any 64 bits name a lock; the sign means nothing
+	}
+	return number("request", id.Scope, id.Key, string(fp[:])), number("key", id.Scope, id.Key)
+}
+
+// attempt implements idempotency.Attempt: it is a transaction.
+type attempt struct {
+	*Tx
+	store *Store
+	id    idempotency.ID
+	fp    idempotency.Fingerprint
+	stale bool // an expired record stands in the way
+}
+
+// Bind implements idempotency.Attempt: FromContext finds the transaction in what
+// it returns.
+func (a *attempt) Bind(ctx context.Context) context.Context {
+	return context.WithValue(ctx, txKey{}, a.Tx)
+}
+
+// Abandon implements idempotency.Attempt.
+func (a *attempt) Abandon(ctx context.Context) error { return a.rollback(ctx) }
+
+// Complete implements idempotency.Attempt: what is queued, the record and COMMIT
+// travel in one round trip.
+func (a *attempt) Complete(ctx context.Context, resp idempotency.Response) error {
+	if a.conn == nil {
+		return errEnded
+	}
+	err := a.commit(ctx, resp)
+	if err != nil {
+		// Where COMMIT may have been heard this changes nothing, and ends the
+		// session either way.
+		_ = a.rollback(ctx)
+		return err
+	}
+	a.release()
+	return nil
+}
+
+func (a *attempt) commit(ctx context.Context, resp idempotency.Response) error {
+	switch {
+	case time.Since(a.start) >= a.lease:
+		return idempotency.ErrSuperseded
+	case a.err != nil:
+		return a.verdict(a.err)
+	}
+	header, err := json.Marshal(resp.Header)
+	if err != nil {
+		return err
+	}
+	body := resp.Body
+	if body == nil {
+		body = []byte{} // nil would be NULL
+	}
+	if a.stale {
+		a.Queue(deleteStaleSQL, a.id.Scope, a.id.Key)
+	}
+	a.Queue(insertSQL, a.id.Scope, a.id.Key, a.fp[:], resp.Status, string(header), body, a.store.ttl.Seconds())
+	br, err := a.flush(ctx, statement{sql: "commit"})
+	if err == nil {
+		var tag pgconn.CommandTag
+		tag, err = br.Exec()
+		err = errors.Join(err, br.Close())
+		// PostgreSQL answers COMMIT of a failed transaction with success.
+		if err == nil && tag.String() != "COMMIT" {
+			return fmt.Errorf("commit ended in %s", tag)
+		}
+	}
+	var pgErr *pgconn.PgError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &pgErr) && (br == nil || pgErr.SeverityUnlocalized == "ERROR"), pgconn.SafeToRetry(err):
+		// The server refused a statement before COMMIT, or COMMIT itself, or
+		// was never asked.
+		return a.verdict(err)
+	default:
+		// The session was lost with COMMIT on its way; or ended by an
+		// administrator just as it was done, or while it waited for a standby.
+		return fmt.Errorf("%w: %w", idempotency.ErrInDoubt, err)
+	}
+}
+
+// verdict tells what an error means for an attempt of which nothing was kept.
+func (a *attempt) verdict(err error) error {
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) {
+		return err
+	}
+	switch {
+	case pgErr.Code == uniqueViolation && pgErr.ConstraintName == "idempotency_keys_pkey":
+		return fmt.Errorf("%w: %w", idempotency.ErrTaken, err)
+	case pgErr.Code == idleInTransactionTimeout,
+		pgErr.Code == queryCanceled && time.Since(a.start) >= a.lease:
+		return fmt.Errorf("%w: %w", idempotency.ErrSuperseded, err)
+	default:
+		return err
+	}
+}
+
+// SQLSTATEs that mean something here:
+// https://www.postgresql.org/docs/current/errcodes-appendix.html
+const (
+	uniqueViolation          = "23505"
+	queryCanceled            = "57014"
+	idleInTransactionTimeout = "25P03"
+)

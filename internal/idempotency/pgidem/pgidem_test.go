@@ -1,0 +1,744 @@
+package pgidem_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"intentd/internal/idempotency"
+	"intentd/internal/idempotency/idemtest"
+	"intentd/internal/idempotency/pgidem"
+	"intentd/internal/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+const (
+	longLease = time.Minute
+	patience  = 10 * time.Second // for what only the server can bring about
+)
+
+var (
+	id   = idempotency.ID{Scope: "merchant-a", Key: "order-1001"}
+	fp   = idempotency.FingerprintOf("POST", "/things", []byte("one"))
+	resp = idempotency.Response{
+		Status: http.StatusCreated,
+		Header: http.Header{"Location": {"/things/1"}},
+		Body:   []byte("made"),
+	}
+)
+
+// fixture is a store on a database of its own, with a table for the work that
+// takes part in its attempts.
+type fixture struct {
+	db    *pgtest.DB
+	pool  *pgxpool.Pool
+	store *pgidem.Store
+	wire  *wire
+}
+
+func newFixture(t *testing.T, lease time.Duration, change ...func(*pgxpool.Config)) *fixture {
+	t.Helper()
+	f := &fixture{db: pgtest.New(t), wire: new(wire)}
+	f.db.Exec(t, "create table work (name text not null constraint work_name_check check (name <> 'forbidden'))")
+	c, err := pgxpool.ParseConfig(f.db.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.MaxConns = 10 // the suite holds several attempts at once
+	pgidem.Configure(c)
+	f.wire.dial = c.ConnConfig.DialFunc
+	c.ConnConfig.DialFunc = f.wire.Dial
+	for _, change := range change {
+		change(c)
+	}
+	if f.pool, err = pgxpool.NewWithConfig(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(f.pool.Close)
+	f.store = pgidem.New(f.pool, idemtest.TTL, lease)
+	return f
+}
+
+func (f *fixture) claim(t *testing.T) idempotency.Claim {
+	t.Helper()
+	c, err := f.store.Claim(t.Context(), id, fp)
+	if err != nil {
+		t.Fatalf("Claim: %v", err)
+	}
+	if c.Attempt != nil {
+		t.Cleanup(func() { _ = c.Attempt.Abandon(context.Background()) })
+	}
+	return c
+}
+
+// fresh claims until the claim may run: a lock may outlive its connection's end
+// by a moment, in which the key is in flight.
+func (f *fixture) fresh(t *testing.T) (idempotency.Attempt, *pgidem.Tx) {
+	t.Helper()
+	var c idempotency.Claim
+	eventually(t, "the key is not free", func() bool {
+		c = f.claim(t)
+		return c.Outcome == idempotency.Fresh
+	})
+	tx, ok := pgidem.FromContext(c.Attempt.Bind(t.Context()))
+	if !ok {
+		t.Fatal("the context is bound to no transaction")
+	}
+	return c.Attempt, tx
+}
+
+func (f *fixture) work(t *testing.T) int {
+	t.Helper()
+	return pgtest.QueryVal[int](t, f.db, "select count(*) from work")
+}
+
+func (f *fixture) records(t *testing.T) int {
+	t.Helper()
+	return pgtest.QueryVal[int](t, f.db, "select count(*) from idempotency_keys")
+}
+
+// wantNothingKept checks that an attempt left no trace: its key is free, and the
+// next one makes the first record and the first work.
+func (f *fixture) wantNothingKept(t *testing.T) {
+	t.Helper()
+	if w, r := f.work(t), f.records(t); w != 0 || r != 0 {
+		t.Errorf("%d rows of work and %d records were kept, want none", w, r)
+	}
+	a, tx := f.fresh(t)
+	tx.Queue("insert into work values ('again')")
+	if err := a.Complete(t.Context(), resp); err != nil {
+		t.Errorf("the next attempt: %v", err)
+	}
+	if w, r := f.work(t), f.records(t); w != 1 || r != 1 {
+		t.Errorf("the next attempt kept %d rows of work and %d records, want one each", w, r)
+	}
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("after %v: %s", patience, what)
+		}
+		time.Sleep(5 * time.Millisecond) // only the server knows when
+	}
+}
+
+func TestStore(t *testing.T) {
+	t.Parallel()
+	suite := func(change ...func(*pgxpool.Config)) func(*testing.T, time.Duration) idemtest.Harness {
+		return func(t *testing.T, lease time.Duration) idemtest.Harness {
+			f := newFixture(t, lease, change...)
+			return idemtest.Harness{
+				Store: f.store,
+				Age: func(t *testing.T, d time.Duration) {
+					f.db.Exec(t, "update idempotency_keys set created_at = created_at - $1::interval, expires_at = expires_at - $1::interval", d)
+				},
+				Expire: func(t *testing.T) {
+					eventually(t, "an attempt is still running", func() bool {
+						return pgtest.QueryVal[int](t, f.db, "select count(*) from pg_stat_activity where datname = current_database() and state = 'idle in transaction'") == 0
+					})
+				},
+				Work: func(t *testing.T, ctx context.Context, name string) {
+					tx, ok := pgidem.FromContext(ctx)
+					if !ok {
+						t.Error("the context is bound to no transaction")
+						return
+					}
+					tx.Queue("insert into work values ($1)", name)
+				},
+				Kept: func(t *testing.T, name string) int {
+					return pgtest.QueryVal[int](t, f.db, "select count(*) from work where name = $1", name)
+				},
+			}
+		}
+	}
+	t.Run("Default", func(t *testing.T) {
+		t.Parallel()
+		idemtest.Run(t, suite())
+	})
+	// What a pooler in transaction mode can carry: no named statements.
+	t.Run("ExecMode", func(t *testing.T) {
+		t.Parallel()
+		idemtest.Run(t, suite(func(c *pgxpool.Config) {
+			c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+		}))
+	})
+	// A database whose defaults are not those that the claim is made for.
+	t.Run("HostileDefaults", func(t *testing.T) {
+		t.Parallel()
+		idemtest.Run(t, suite(func(c *pgxpool.Config) {
+			c.ConnConfig.RuntimeParams["default_transaction_isolation"] = "serializable"
+			c.ConnConfig.RuntimeParams["default_transaction_read_only"] = "on"
+		}))
+	})
+}
+
+func TestStore_Claim(t *testing.T) {
+	t.Parallel()
+
+	t.Run("SurvivesTheLossOfIdleConnections", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, longLease)
+		f.connect(t, 4)
+		f.terminateAll(t)
+		if c := f.claim(t); c.Outcome != idempotency.Fresh {
+			t.Errorf("claim = %v, want fresh", c.Outcome)
+		} else if err := c.Attempt.Complete(t.Context(), resp); err != nil {
+			t.Errorf("Complete: %v", err)
+		}
+	})
+
+	t.Run("NoConnectionLeft", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, longLease, func(c *pgxpool.Config) { c.MaxConns = 1 })
+		a, _ := f.fresh(t)
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		if c, err := f.store.Claim(ctx, idempotency.ID{Scope: "s", Key: "k"}, fp); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Claim = %v, %v; want the deadline's error", c.Outcome, err)
+		}
+		if err := a.Complete(t.Context(), resp); err != nil {
+			t.Errorf("the attempt that has the connection: %v", err)
+		}
+	})
+
+	t.Run("NoServer", func(t *testing.T) {
+		t.Parallel()
+		pool, err := pgxpool.New(t.Context(), "postgres://u:p@127.0.0.1:1/none")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pool.Close()
+		if c, err := pgidem.New(pool, time.Hour, time.Minute).Claim(t.Context(), id, fp); err == nil {
+			t.Errorf("Claim = %v without a server", c.Outcome)
+		}
+	})
+
+	t.Run("SilentServer", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, longLease)
+		f.connect(t, 1)
+		f.wire.silence()
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		if c, err := f.store.Claim(ctx, id, fp); err == nil {
+			t.Errorf("Claim = %v from a silent server", c.Outcome)
+		}
+		f.wire.heal()
+		f.wantNothingKept(t)
+	})
+
+	t.Run("BoundsTheSession", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, 7*time.Second)
+		_, tx := f.fresh(t)
+		for name, want := range map[string]string{
+			"idle_in_transaction_session_timeout": "7s",
+			"statement_timeout":                   "7s",
+			"client_connection_check_interval":    "500ms",
+			"transaction_isolation":               "read committed",
+			"transaction_read_only":               "off",
+		} {
+			if got := queryText(t, tx, "select current_setting($1)", name); got != want {
+				t.Errorf("%s = %s, want %s", name, got, want)
+			}
+		}
+	})
+
+	// The bounds are the transaction's, not the session's: a pooler hands the
+	// session to somebody else.
+	t.Run("LeavesTheSessionAsItWas", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, longLease, func(c *pgxpool.Config) { c.MaxConns = 1 })
+		a, _ := f.fresh(t)
+		if err := a.Complete(t.Context(), resp); err != nil {
+			t.Fatal(err)
+		}
+		var idle, statement string
+		err := f.pool.QueryRow(t.Context(), "select current_setting('idle_in_transaction_session_timeout'), current_setting('statement_timeout')").Scan(&idle, &statement)
+		if err != nil || idle != "0" || statement != "0" {
+			t.Errorf("timeouts after the attempt: %q, %q, %v; want 0", idle, statement, err)
+		}
+	})
+}
+
+func TestAttempt_RoundTrips(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, longLease, func(c *pgxpool.Config) { c.MaxConns = 1 })
+	one := func(key string, handle func(tx *pgidem.Tx)) int {
+		t.Helper()
+		before := f.wire.trips()
+		c, err := f.store.Claim(t.Context(), idempotency.ID{Scope: "s", Key: key}, fp)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.Outcome == idempotency.Fresh {
+			tx, _ := pgidem.FromContext(c.Attempt.Bind(t.Context()))
+			handle(tx)
+			if err := c.Attempt.Complete(t.Context(), resp); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return f.wire.trips() - before
+	}
+	queue := func(tx *pgidem.Tx) {
+		tx.Queue("insert into work values ($1)", "one")
+		tx.Queue("insert into work values ($1)", "two")
+	}
+	ask := func(tx *pgidem.Tx) {
+		queue(tx)
+		if _, err := tx.Exec(t.Context(), "insert into work values ('three')"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	one("warm", queue) // prepares the statements on the connection
+	one("warm too", ask)
+	f.db.Exec(t, "update idempotency_keys set created_at = created_at - interval '2 days', expires_at = expires_at - interval '2 days' where key in ('warm', 'warm too')")
+	one("warm", queue) // and the one that deletes an expired record
+
+	if got := one("k", queue); got != 2 {
+		t.Errorf("a create takes %d round trips, want 2", got)
+	}
+	if got := one("k", queue); got != 2 {
+		t.Errorf("a replay takes %d round trips, want 2", got)
+	}
+	if got := one("warm too", queue); got != 2 {
+		t.Errorf("a create in place of an expired record takes %d round trips, want 2", got)
+	}
+	if got := one("l", ask); got != 3 {
+		t.Errorf("a create that asks one question takes %d round trips, want 3", got)
+	}
+}
+
+func TestAttempt_Complete(t *testing.T) {
+	t.Parallel()
+
+	t.Run("OneTransaction", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, longLease)
+		a, tx := f.fresh(t)
+		tx.Queue("insert into work values ('one')")
+		if _, err := tx.Exec(t.Context(), "insert into work values ('two')"); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Complete(t.Context(), resp); err != nil {
+			t.Fatal(err)
+		}
+		const distinct = "select count(distinct xmin::text) from (select xmin from work union all select xmin from idempotency_keys) x"
+		if got := pgtest.QueryVal[int](t, f.db, distinct); got != 1 {
+			t.Errorf("work and record come from %d transactions, want 1", got)
+		}
+		if w, r := f.work(t), f.records(t); w != 2 || r != 1 {
+			t.Errorf("%d rows of work and %d records, want 2 and 1", w, r)
+		}
+	})
+
+	t.Run("FailedStatement", func(t *testing.T) {
+		t.Parallel()
+		for name, handle := range map[string]func(*testing.T, *pgidem.Tx){
+			"Queued":    func(_ *testing.T, tx *pgidem.Tx) { tx.Queue("insert into work values ('forbidden')") },
+			"NotATable": func(_ *testing.T, tx *pgidem.Tx) { tx.Queue("insert into nothing values (1)") },
+			"QueuedBeforeAGoodOne": func(t *testing.T, tx *pgidem.Tx) {
+				tx.Queue("insert into work values ('forbidden')")
+				if _, err := tx.Exec(t.Context(), "insert into work values ('good')"); err == nil {
+					t.Error("Exec told nothing of the failed statement before it")
+				}
+			},
+			// The handler goes on as if nothing had happened.
+			"Ignored": func(t *testing.T, tx *pgidem.Tx) {
+				if _, err := tx.Exec(t.Context(), "insert into work values ('forbidden')"); err == nil {
+					t.Error("Exec of a failing statement succeeded")
+				}
+				tx.Queue("insert into work values ('good')")
+			},
+			"InTheRows": func(t *testing.T, tx *pgidem.Tx) {
+				rows, err := tx.Query(t.Context(), "select 1 / (3 - n) from generate_series(1, 5) n")
+				if err == nil {
+					for rows.Next() {
+					}
+					rows.Close()
+					err = rows.Err()
+				}
+				if err == nil {
+					t.Error("Query of a failing statement succeeded")
+				}
+			},
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				f := newFixture(t, longLease)
+				a, tx := f.fresh(t)
+				tx.Queue("insert into work values ('first')")
+				handle(t, tx)
+				err := a.Complete(t.Context(), resp)
+				if err == nil {
+					t.Error("Complete succeeded")
+				}
+				for _, other := range []error{idempotency.ErrInDoubt, idempotency.ErrTaken, idempotency.ErrSuperseded} {
+					if errors.Is(err, other) {
+						t.Errorf("Complete = %v, which it is not", err)
+					}
+				}
+				f.wantNothingKept(t)
+			})
+		}
+	})
+
+	t.Run("BackendKilled", func(t *testing.T) {
+		t.Parallel()
+		for name, handle := range map[string]func(*testing.T, *pgidem.Tx){
+			"AfterTheClaim": func(_ *testing.T, tx *pgidem.Tx) { tx.Queue("insert into work values ('w')") },
+			"AfterAStatement": func(t *testing.T, tx *pgidem.Tx) {
+				if _, err := tx.Exec(t.Context(), "insert into work values ('w')"); err != nil {
+					t.Error(err)
+				}
+			},
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				f := newFixture(t, longLease)
+				a, tx := f.fresh(t)
+				handle(t, tx)
+				f.terminateAll(t)
+				if err := a.Complete(t.Context(), resp); err == nil {
+					t.Error("Complete succeeded on a killed backend")
+				}
+				f.wantNothingKept(t)
+			})
+		}
+		t.Run("InsideTheCommittingPipeline", func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, longLease)
+			a, tx := f.fresh(t)
+			tx.Queue("insert into work values ('w')")
+			tx.Queue("select pg_sleep(60)")
+			done := make(chan error)
+			go func() { done <- a.Complete(t.Context(), resp) }()
+			eventually(t, "the pipeline is not running", func() bool {
+				return pgtest.QueryVal[int](t, f.db, "select count(*) from pg_stat_activity where wait_event = 'PgSleep'") == 1
+			})
+			f.terminateAll(t)
+			// The server said so before it came to COMMIT.
+			if err := <-done; err == nil || errors.Is(err, idempotency.ErrInDoubt) {
+				t.Errorf("Complete = %v, want a plain error", err)
+			}
+			f.wantNothingKept(t)
+		})
+	})
+
+	t.Run("ConnectionLost", func(t *testing.T) {
+		t.Parallel()
+		t.Run("BeforeTheServerHeard", func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, longLease)
+			a, tx := f.fresh(t)
+			tx.Queue("insert into work values ('w')")
+			f.wire.dropNextWrite()
+			if err := a.Complete(t.Context(), resp); err == nil {
+				t.Error("Complete succeeded")
+			}
+			f.wantNothingKept(t)
+		})
+		t.Run("BeforeTheClientHeard", func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, longLease)
+			a, tx := f.fresh(t)
+			tx.Queue("insert into work values ('w')")
+			f.wire.loseAnswer("COMMIT\x00")
+			if err := a.Complete(t.Context(), resp); !errors.Is(err, idempotency.ErrInDoubt) {
+				t.Errorf("Complete = %v, want ErrInDoubt", err)
+			}
+			if c := f.claim(t); c.Outcome != idempotency.Replay {
+				t.Errorf("the next claim is %v, want replay: it was committed", c.Outcome)
+			}
+			if w, r := f.work(t), f.records(t); w != 1 || r != 1 {
+				t.Errorf("%d rows of work and %d records, want one each", w, r)
+			}
+		})
+		t.Run("BetweenClaimAndQuestion", func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, longLease)
+			a, tx := f.fresh(t)
+			f.wire.loseAnswer("INSERT 0 1\x00")
+			if _, err := tx.Exec(t.Context(), "insert into work values ('w')"); err == nil {
+				t.Error("Exec succeeded")
+			}
+			// COMMIT was never sent, so there is no doubt.
+			if err := a.Complete(t.Context(), resp); err == nil || errors.Is(err, idempotency.ErrInDoubt) {
+				t.Errorf("Complete = %v, want a plain error", err)
+			}
+			f.wantNothingKept(t)
+		})
+	})
+
+	t.Run("DeadlineInsideThePipeline", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, longLease)
+		a, tx := f.fresh(t)
+		tx.Queue("insert into work values ('w')")
+		tx.Queue("select pg_sleep(60)")
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		if err := a.Complete(ctx, resp); !errors.Is(err, idempotency.ErrInDoubt) {
+			t.Errorf("Complete = %v, want ErrInDoubt", err)
+		}
+		f.wantNothingKept(t) // and the backend has noticed that nobody listens
+	})
+
+	// A record that the locks did not keep out: another program's, or a lock
+	// that was lost.
+	t.Run("RecordStandsAlready", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, longLease)
+		a, tx := f.fresh(t)
+		tx.Queue("insert into work values ('w')")
+		f.db.Exec(t, `insert into idempotency_keys (scope, key, fingerprint, status, header, body, created_at, expires_at)
+			values ($1, $2, $3, 200, '{}', 'theirs', now(), now() + interval '1 day')`, id.Scope, id.Key, fp[:])
+		if err := a.Complete(t.Context(), resp); !errors.Is(err, idempotency.ErrTaken) {
+			t.Errorf("Complete = %v, want ErrTaken", err)
+		}
+		if got := f.work(t); got != 0 {
+			t.Errorf("%d rows of work were kept beside another's record", got)
+		}
+		if c := f.claim(t); c.Outcome != idempotency.Replay || string(c.Record.Response.Body) != "theirs" {
+			t.Errorf("the next claim is %+v, want a replay of theirs", c)
+		}
+	})
+
+	t.Run("UniqueViolationOfTheWork", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, longLease)
+		f.db.Exec(t, "create unique index on work (name)")
+		f.db.Exec(t, "insert into work values ('w')")
+		a, tx := f.fresh(t)
+		tx.Queue("insert into work values ('w')")
+		if err := a.Complete(t.Context(), resp); err == nil || errors.Is(err, idempotency.ErrTaken) {
+			t.Errorf("Complete = %v, want a plain error", err)
+		}
+		if got := f.records(t); got != 0 {
+			t.Errorf("%d records were kept", got)
+		}
+	})
+}
+
+func TestAttempt_Lease(t *testing.T) {
+	t.Parallel()
+	const lease = 300 * time.Millisecond
+
+	t.Run("InsideOneStatement", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, lease)
+		a, tx := f.fresh(t)
+		tx.Queue("insert into work values ('w')")
+		if _, err := tx.Exec(t.Context(), "select pg_sleep(60)"); err == nil {
+			t.Error("a statement outlived the lease")
+		}
+		if err := a.Complete(t.Context(), resp); !errors.Is(err, idempotency.ErrSuperseded) {
+			t.Errorf("Complete = %v, want ErrSuperseded", err)
+		}
+		f.wantNothingKept(t)
+	})
+
+	t.Run("InsideTheCommittingPipeline", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, lease)
+		lock, err := f.db.Pool.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := lock.Exec(t.Context(), "lock table work in share mode"); err != nil {
+			t.Fatal(err)
+		}
+		a, tx := f.fresh(t)
+		tx.Queue("insert into work values ('w')")
+		if err := a.Complete(t.Context(), resp); !errors.Is(err, idempotency.ErrSuperseded) {
+			t.Errorf("Complete = %v, want ErrSuperseded", err)
+		}
+		if err := lock.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		f.wantNothingKept(t)
+	})
+
+	// A lease is for the whole attempt: a statement that begins late gets what
+	// is left of it, not another one.
+	t.Run("LateStatementGetsTheRest", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, time.Minute)
+		_, tx := f.fresh(t)
+		if got := queryText(t, tx, "select current_setting('statement_timeout')"); got != "1min" {
+			t.Errorf("an early statement may take %s, want 1min", got)
+		}
+		pgidem.Age(tx, 20*time.Second)
+		if got := queryText(t, tx, "select current_setting('statement_timeout')"); !strings.HasSuffix(got, "ms") && got != "40s" {
+			t.Errorf("a statement after 20 s may take %s, want 40 s or less", got)
+		}
+	})
+}
+
+func TestTx_Query(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, longLease)
+	a, tx := f.fresh(t)
+	tx.Queue("insert into work values ('one')")
+	tx.Queue("insert into work values ('two')")
+	rows, err := tx.Query(t.Context(), "select name from work order by name")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil || strings.Join(names, " ") != "one two" {
+		t.Errorf("Query after Queue = %q, %v; want one two", names, err)
+	}
+	if n, err := tx.Exec(t.Context(), "delete from work where name = 'one'"); err != nil || n != 1 {
+		t.Errorf("Exec = %d, %v; want 1", n, err)
+	}
+	if err := a.Complete(t.Context(), resp); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.work(t); got != 1 {
+		t.Errorf("%d rows of work, want 1", got)
+	}
+	if _, err := tx.Query(t.Context(), "select 1"); err == nil {
+		t.Error("Query after the end succeeded")
+	}
+	if _, err := tx.Exec(t.Context(), "select 1"); err == nil {
+		t.Error("Exec after the end succeeded")
+	}
+}
+
+func TestStore_DeleteExpired(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, longLease)
+	f.db.Exec(t, `insert into idempotency_keys (scope, key, fingerprint, status, header, body, created_at, expires_at)
+		select 's', n::text, sha256('x'), 200, '{}', '', now() - interval '1 day', now() + make_interval(secs => n - 100)
+		from generate_series(1, 20000) n`)
+	f.db.Exec(t, "analyze idempotency_keys")
+	rows, err := f.pool.Query(t.Context(), "explain "+pgidem.DeleteExpiredSQL, 50)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := strings.Join(plan, "\n"); !strings.Contains(text, "idempotency_keys_expires_at_idx") || strings.Contains(text, "Seq Scan") {
+		t.Errorf("the sweep does not go by the index:\n%s", text)
+	}
+}
+
+func queryText(t *testing.T, tx *pgidem.Tx, sql string, args ...any) string {
+	t.Helper()
+	rows, err := tx.Query(t.Context(), sql, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// connect opens n connections of the pool.
+func (f *fixture) connect(t *testing.T, n int) {
+	t.Helper()
+	var conns []*pgxpool.Conn
+	for range n {
+		c, err := f.pool.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		conns = append(conns, c)
+	}
+	for _, c := range conns {
+		c.Release()
+	}
+}
+
+// terminateAll ends every backend of the database but the one that asks.
+func (f *fixture) terminateAll(t *testing.T) {
+	t.Helper()
+	f.db.Exec(t, "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'")
+}
+
+// wire is the way to the server, which counts round trips and can be cut.
+type wire struct {
+	dial func(ctx context.Context, network, addr string) (net.Conn, error)
+
+	mu      sync.Mutex
+	count   int
+	silent  bool
+	dropOut bool   // the next write never arrives, and the connection ends
+	lose    string // the answer with this in it never arrives, and the connection ends
+}
+
+func (w *wire) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	c, err := w.dial(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	return &wireConn{Conn: c, wire: w}, nil
+}
+
+func (w *wire) trips() int             { w.mu.Lock(); defer w.mu.Unlock(); return w.count }
+func (w *wire) silence()               { w.set(func() { w.silent = true }) }
+func (w *wire) heal()                  { w.set(func() { w.silent = false }) }
+func (w *wire) dropNextWrite()         { w.set(func() { w.dropOut = true }) }
+func (w *wire) loseAnswer(with string) { w.set(func() { w.lose = with }) }
+
+func (w *wire) set(change func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	change()
+}
+
+type wireConn struct {
+	net.Conn
+	wire  *wire
+	asked bool // guarded by wire.mu: written to since the last read
+}
+
+func (c *wireConn) Write(p []byte) (int, error) {
+	c.wire.mu.Lock()
+	silent, drop := c.wire.silent, c.wire.dropOut
+	c.wire.dropOut = false
+	c.asked = true
+	c.wire.mu.Unlock()
+	switch {
+	case silent:
+		return len(p), nil
+	case drop:
+		_ = c.Conn.Close()
+		return 0, io.ErrClosedPipe
+	}
+	return c.Conn.Write(p)
+}
+
+func (c *wireConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.wire.mu.Lock()
+	defer c.wire.mu.Unlock()
+	if c.wire.lose != "" && bytes.Contains(p[:n], []byte(c.wire.lose)) {
+		c.wire.lose = ""
+		_ = c.Conn.Close()
+		return 0, io.ErrUnexpectedEOF
+	}
+	if c.asked && n > 0 {
+		c.asked = false
+		c.wire.count++
+	}
+	return n, err
+}
