@@ -16,8 +16,8 @@ import (
 // time. Every intent belongs to a merchant, and no method tells one merchant of
 // another's.
 //
-// Errors that are not named here are the driver's, as they came. A Store is
-// safe for concurrent use.
+// Errors that are not named here are ErrUnavailable, or of an attempt that has
+// ended. A Store is safe for concurrent use.
 type Store interface {
 	// Create stores in as a new intent: state created, version 1, no tx_hash,
 	// created_at and updated_at by the store's clock, expires_at exactly

@@ -112,9 +112,7 @@ type Tx interface {
 //
 // Inside a transaction that joined finds, it uses that and never the pool: a
 // second connection for one request would be a deadlock in a pool at its limit.
-// Create then waits for nothing, and fails with the commit. Where the database
-// makes transactions repeatable read or serializable by default, a
-// serialization failure of a Move is ErrVersionConflict.
+// Create then waits for nothing, and fails with the commit.
 type Store struct {
 	pool   *pgxpool.Pool
 	joined func(ctx context.Context) (Tx, bool)
@@ -153,7 +151,7 @@ func (s *Store) Create(ctx context.Context, in intent.Intent, expiresIn time.Dur
 		tx.Queue(insertIntent, args...)
 		now = tx.Time()
 	} else {
-		rows, err := collect(ctx, s.pool, pgx.RowTo[time.Time], insertIntent, args...)
+		rows, err := write(ctx, s, pgx.RowTo[time.Time], insertIntent, args...)
 		if err != nil {
 			return intent.Intent{}, err
 		}
@@ -188,7 +186,7 @@ func (s *Store) Move(ctx context.Context, merchantID string, id intent.ID, decid
 	}
 
 	after := in.After(*t)
-	moved, err := collect(ctx, s.querier(ctx), pgx.RowTo[int64], moveIntent,
+	moved, err := write(ctx, s, pgx.RowTo[int64], moveIntent,
 		merchantID, dashed(id), in.Version, string(t.To), after.TxHash, t.At,
 		string(t.From), string(t.Actor), t.Reason, t.TxHash)
 	if err != nil {
@@ -224,7 +222,7 @@ func (s *Store) Transitions(ctx context.Context, merchantID string, id intent.ID
 // CancelDue implements intent.Store. It is one statement, so after a crash each
 // intent of the batch is canceled and has its row, or is still due.
 func (s *Store) CancelDue(ctx context.Context, limit int) (int, error) {
-	n, err := collect(ctx, s.querier(ctx), pgx.RowTo[int], cancelDue, int64(limit))
+	n, err := write(ctx, s, pgx.RowTo[int], cancelDue, int64(limit))
 	if err != nil {
 		return 0, err
 	}
@@ -282,19 +280,40 @@ func collect[T any](ctx context.Context, q querier, scan pgx.RowToFunc[T], sql s
 	return all, nil
 }
 
+// write is collect for a statement that changes something. Outside an attempt
+// it has a transaction of its own, so that neither a compare-and-swap nor
+// skipping locked rows hangs on what the database's default transaction is.
+func write[T any](ctx context.Context, s *Store, scan pgx.RowToFunc[T], sql string, args ...any) (all []T, err error) {
+	if tx, ok := s.joined(ctx); ok {
+		return collect(ctx, tx, scan, sql, args...)
+	}
+	own := pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}
+	err = pgx.BeginTxFunc(ctx, s.pool, own, func(tx pgx.Tx) error {
+		all, err = collect(ctx, tx, scan, sql, args...)
+		return err
+	})
+	if err != nil {
+		return nil, interpret(err)
+	}
+	return all, nil
+}
+
 // interpret is the one place where errors of the driver become the domain's.
+// Each is a failure of the store's: what a client may send is judged before.
 func interpret(err error) error {
 	var pgErr *pgconn.PgError
 	switch {
+	case errors.Is(err, intent.ErrVersionConflict), errors.Is(err, intent.ErrUnavailable):
+		return err // interpreted before
 	case errors.As(err, &pgErr) && pgErr.Code == serializationFailure:
 		return fmt.Errorf("%w: %w", intent.ErrVersionConflict, err)
 	default:
-		return err
+		return fmt.Errorf("%w: %w", intent.ErrUnavailable, err)
 	}
 }
 
 // serializationFailure is the SQLSTATE of a transaction that another one
-// overtook.
+// overtook: that of an attempt, where its snapshot is the transaction's.
 const serializationFailure = "40001"
 
 // dashed is an ID as PostgreSQL reads a uuid. As it stands pgx would take it

@@ -111,6 +111,26 @@ func TestStore_QueryModes(t *testing.T) {
 	}
 }
 
+// TestStore_HostileDefaults is for databases whose default transaction is not
+// the one that the statements are made for.
+func TestStore_HostileDefaults(t *testing.T) {
+	t.Parallel()
+	for name, value := range map[string]string{
+		"default_transaction_isolation": "serializable",
+		"default_transaction_read_only": "on",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			intenttest.Run(t, func(t *testing.T) intenttest.Harness {
+				db := pgtest.New(t)
+				h := harness(connect(t, db.URL, name, value))
+				h.Advance = backdate(db.Pool)
+				return h
+			})
+		})
+	}
+}
+
 func TestStore_Create(t *testing.T) {
 	t.Parallel()
 
@@ -457,8 +477,12 @@ func TestInterpret(t *testing.T) {
 		t.Errorf("interpret(%v) = %v", overtaken, err)
 	}
 	for _, err := range []error{&pgconn.PgError{Code: "23505"}, context.DeadlineExceeded, errors.New("other")} {
-		if got := interpret(err); got != err {
-			t.Errorf("interpret(%v) = %v, want it as it came", err, got)
+		got := interpret(err)
+		if !errors.Is(got, intent.ErrUnavailable) || !errors.Is(got, err) {
+			t.Errorf("interpret(%v) = %v, want ErrUnavailable and the cause", err, got)
+		}
+		if again := interpret(got); again != got {
+			t.Errorf("interpret(%v) = %v, want it as it is", got, again)
 		}
 	}
 }

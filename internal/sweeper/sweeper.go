@@ -1,0 +1,86 @@
+// Package sweeper does what has come due, over and over: one loop, any number of
+// jobs. Any number of replicas may sweep at once, as long as each job's own work
+// allows it.
+package sweeper
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+)
+
+// Job is one kind of work that comes due.
+type Job struct {
+	Name string // for the log, such as "cancel expired intents"
+	// Run does up to limit pieces of what is due, and returns how many. Fewer
+	// than limit means that no more is due, or that somebody else is at it.
+	Run func(ctx context.Context, limit int) (int, error)
+}
+
+// Sweeper runs its jobs at once and then every Interval, until its context ends.
+type Sweeper struct {
+	Jobs []Job
+	// Interval from the end of one round to the next. Each wait is up to a tenth
+	// shorter or longer, so that replicas that started together drift apart.
+	Interval time.Duration
+	Batch    int // the limit given to a job; positive
+	Log      *slog.Logger
+}
+
+// Run sweeps until ctx ends, and returns nil then. A job that fails or panics is
+// logged and tried again in the next round; the others go on.
+func (s *Sweeper) Run(ctx context.Context) error {
+	for {
+		for _, job := range s.Jobs {
+			s.sweep(ctx, job)
+		}
+		timer := time.NewTimer(jitter(s.Interval))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C:
+		}
+	}
+}
+
+// sweep runs one job, batch by batch, until a short one.
+func (s *Sweeper) sweep(ctx context.Context, job Job) {
+	total := 0
+	for ctx.Err() == nil {
+		n, err := s.batch(ctx, job)
+		total += n
+		if err != nil {
+			if ctx.Err() == nil {
+				s.Log.WarnContext(ctx, "sweep failed, will be tried again", "job", job.Name, "error", err)
+			}
+			break
+		}
+		if n < s.Batch {
+			break
+		}
+	}
+	if total > 0 {
+		s.Log.InfoContext(ctx, "swept", "job", job.Name, "count", total)
+	}
+}
+
+func (s *Sweeper) batch(ctx context.Context, job Job) (n int, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("panic: %v", v)
+		}
+	}()
+	return job.Run(ctx, s.Batch)
+}
+
+// jitter returns d, up to a tenth shorter or longer.
+func jitter(d time.Duration) time.Duration {
+	spread := int64(d / 5)
+	if spread <= 0 {
+		return d
+	}
+	return d - d/10 + time.Duration(rand.Int64N(spread)) //nolint:gosec // spreads load, hides nothing
+}

@@ -1,0 +1,126 @@
+package sweeper_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"intentd/internal/sweeper"
+)
+
+func TestSweeper_Run(t *testing.T) {
+	t.Parallel()
+
+	// run sweeps for d of the bubble's time, and returns what was logged.
+	run := func(t *testing.T, d time.Duration, jobs ...sweeper.Job) string {
+		t.Helper()
+		var log bytes.Buffer
+		ctx, cancel := context.WithTimeout(t.Context(), d)
+		defer cancel()
+		s := &sweeper.Sweeper{Jobs: jobs, Interval: 10 * time.Second, Batch: 3, Log: slog.New(slog.NewTextHandler(&log, nil))}
+		if err := s.Run(ctx); err != nil {
+			t.Errorf("Run = %v", err)
+		}
+		return log.String()
+	}
+
+	t.Run("AtOnceAndThenByInterval", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			var at []time.Duration
+			began := time.Now()
+			run(t, 1000*time.Second, sweeper.Job{Name: "j", Run: func(context.Context, int) (int, error) {
+				at = append(at, time.Since(began))
+				return 0, nil
+			}})
+			if len(at) == 0 || at[0] != 0 {
+				t.Fatalf("rounds at %v, want one at once", at)
+			}
+			if len(at) < 91 || len(at) > 112 {
+				t.Errorf("%d rounds in 1000 s, want about 100", len(at))
+			}
+			same := true
+			for i := 1; i < len(at); i++ {
+				wait := at[i] - at[i-1]
+				if wait < 9*time.Second || wait > 11*time.Second {
+					t.Errorf("waited %v, want 10 s, a tenth more or less", wait)
+				}
+				same = same && wait == at[1]-at[0]
+			}
+			if same {
+				t.Error("every wait is the same: replicas would never drift apart")
+			}
+		})
+	})
+
+	t.Run("BatchesUntilAShortOne", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			left := 7
+			var batches []int
+			log := run(t, time.Second, sweeper.Job{Name: "j", Run: func(_ context.Context, limit int) (int, error) {
+				n := min(left, limit)
+				left -= n
+				batches = append(batches, n)
+				return n, nil
+			}})
+			if !slices.Equal(batches, []int{3, 3, 1}) {
+				t.Errorf("batches %v, want 3 3 1", batches)
+			}
+			if !strings.Contains(log, "count=7") {
+				t.Errorf("log does not tell the sum:\n%s", log)
+			}
+		})
+	})
+
+	for name, broken := range map[string]func(context.Context, int) (int, error){
+		"FailureIsLoggedAndTheRestGoesOn": func(context.Context, int) (int, error) { return 0, errors.New("out of order") },
+		"PanicIsLoggedAndTheRestGoesOn":   func(context.Context, int) (int, error) { panic("out of order") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				tried, rounds := 0, 0
+				log := run(t, time.Minute,
+					sweeper.Job{Name: "broken", Run: func(ctx context.Context, limit int) (int, error) {
+						tried++
+						return broken(ctx, limit)
+					}},
+					sweeper.Job{Name: "good", Run: func(context.Context, int) (int, error) { rounds++; return 0, nil }},
+				)
+				if tried < 5 || rounds != tried {
+					t.Errorf("broken job tried %d times, good one ran %d times; want both every round", tried, rounds)
+				}
+				if !strings.Contains(log, "out of order") || !strings.Contains(log, "job=broken") {
+					t.Errorf("log does not tell the failure:\n%s", log)
+				}
+			})
+		})
+	}
+
+	t.Run("EndsInTheMiddle", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			var log bytes.Buffer
+			s := &sweeper.Sweeper{Interval: time.Second, Batch: 1, Log: slog.New(slog.NewTextHandler(&log, nil)), Jobs: []sweeper.Job{
+				{Name: "endless", Run: func(ctx context.Context, _ int) (int, error) {
+					cancel()
+					return 1, ctx.Err()
+				}},
+			}}
+			if err := s.Run(ctx); err != nil {
+				t.Errorf("Run = %v", err)
+			}
+			if strings.Contains(log.String(), "failed") {
+				t.Errorf("the end of the sweeper is logged as a failure:\n%s", &log)
+			}
+		})
+	})
+}
