@@ -1,0 +1,258 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"intentd/internal/idempotency"
+	"intentd/internal/idempotency/memidem"
+	"intentd/internal/idempotency/pgidem"
+	"intentd/internal/intent"
+	"intentd/internal/intent/memintent"
+	"intentd/internal/intent/pgintent"
+	"intentd/internal/localpg"
+	"intentd/migrations"
+)
+
+// backend is where the state lives. This is the one place that knows both the
+// stores of idempotency and those of intents, and tells the second how to take
+// part in the attempts of the first.
+type backend struct {
+	intents intent.Store
+	keys    idempotency.Store
+	// prepare returns when the store can be used, or ctx has ended.
+	prepare func(ctx context.Context)
+	// ready says why the store can not be used now, or nil.
+	ready func(ctx context.Context) error
+	// watch returns when ctx has ended, or the store is lost for good.
+	watch func(ctx context.Context) error
+	close func()
+}
+
+func openBackend(ctx context.Context, c config, log *slog.Logger) (*backend, error) {
+	if c.Store == storeMemory {
+		log.Warn("API_STORE=memory: nothing survives the end of this process")
+		if c.DatabaseURL != "" {
+			log.Warn("DATABASE_URL is set and not used")
+		}
+		return memoryBackend(c), nil
+	}
+	db, err := openDatabase(ctx, c, log)
+	if err != nil {
+		return nil, err
+	}
+	b, err := postgresBackend(ctx, c, log, db)
+	if err != nil {
+		db.close()
+		return nil, err
+	}
+	return b, nil
+}
+
+func memoryBackend(c config) *backend {
+	return &backend{
+		intents: memintent.New(time.Now, func(ctx context.Context) (memintent.Joined, bool) {
+			return memidem.FromContext(ctx)
+		}),
+		keys:    memidem.New(c.TTL, c.Lease, time.Now),
+		prepare: func(context.Context) {},
+		ready:   func(context.Context) error { return nil },
+		watch:   func(ctx context.Context) error { <-ctx.Done(); return nil },
+		close:   func() {},
+	}
+}
+
+func postgresBackend(ctx context.Context, c config, log *slog.Logger, db *database) (*backend, error) {
+	pc, err := pgxpool.ParseConfig(db.url)
+	if err != nil {
+		return nil, errors.New("the database's URL can not be read") // the error could hold its password
+	}
+	pc.MaxConns = c.MaxConns
+	if pc.ConnConfig.ConnectTimeout == 0 {
+		pc.ConnConfig.ConnectTimeout = connectTimeout
+	}
+	if pc.ConnConfig.RuntimeParams["application_name"] == "" {
+		pc.ConnConfig.RuntimeParams["application_name"] = "intentd"
+	}
+	pgidem.Configure(pc)
+	pool, err := pgxpool.NewWithConfig(ctx, pc)
+	if err != nil {
+		return nil, fmt.Errorf("database pool: %w", err)
+	}
+	return &backend{
+		intents: pgintent.New(pool, func(ctx context.Context) (pgintent.Tx, bool) {
+			return pgidem.FromContext(ctx)
+		}),
+		keys:    pgidem.New(pool, c.TTL, c.Lease),
+		prepare: func(ctx context.Context) { prepareSchema(ctx, db.url, log) },
+		ready:   func(ctx context.Context) error { return schemaReady(ctx, pool) },
+		watch:   db.watch,
+		close: func() {
+			closePool(pool, log)
+			db.close()
+		},
+	}, nil
+}
+
+const (
+	connectTimeout = 3 * time.Second
+	firstBackoff   = 100 * time.Millisecond
+	longestBackoff = 2 * time.Second
+	poolClose      = 2 * time.Second
+)
+
+// closePool waits for connections that are still in use, but not for long: what
+// was cut at the end of the drain is undone when the process ends.
+func closePool(pool *pgxpool.Pool, log *slog.Logger) {
+	closed := make(chan struct{})
+	go func() {
+		pool.Close()
+		close(closed)
+	}()
+	select {
+	case <-closed:
+	case <-time.After(poolClose):
+		log.Warn("database connections were still in use, and are cut")
+	}
+}
+
+// prepareSchema migrates until it succeeds or ctx ends. A database that is away,
+// or whose schema somebody must mend first, does not end the service.
+func prepareSchema(ctx context.Context, url string, log *slog.Logger) {
+	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
+		err := migrations.Up(ctx, url)
+		if err == nil {
+			log.Info("schema is current", "version", migrations.Latest())
+			return
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		log.Warn("database is not ready, will be tried again", "in", backoff, "error", err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(backoff):
+		}
+	}
+}
+
+const readySQL = `
+select pg_is_in_recovery(),
+       version,
+       dirty
+from schema_migrations`
+
+// schemaReady says why the database can not be written to as this program needs
+// it. A schema newer than this program's is fine: migrations keep the version
+// before them working.
+func schemaReady(ctx context.Context, pool *pgxpool.Pool) error {
+	var (
+		standby, dirty bool
+		current        int64
+	)
+	if err := pool.QueryRow(ctx, readySQL).Scan(&standby, &current, &dirty); err != nil {
+		return err
+	}
+	switch {
+	case standby:
+		return errors.New("the database is a standby")
+	case dirty, current < int64(migrations.Latest()): //nolint:gosec // a handful of migrations
+		return fmt.Errorf("schema is at version %d (dirty: %t), want %d", current, dirty, migrations.Latest())
+	default:
+		return nil
+	}
+}
+
+// migrate runs one of the migrate commands.
+func migrate(ctx context.Context, c config, log *slog.Logger, command string, stdout io.Writer) error {
+	do, ok := map[string]func(context.Context, string) error{
+		"up":      migrations.Up,
+		"down":    migrations.Down,
+		"version": func(context.Context, string) error { return nil },
+	}[command]
+	if !ok {
+		return usageError{fmt.Errorf("unknown command %q", "migrate "+command)}
+	}
+	db, err := openDatabase(ctx, c, log)
+	if err != nil {
+		return err
+	}
+	defer db.close()
+	if err := do(ctx, db.url); err != nil {
+		return err
+	}
+	current, dirty, err := migrations.Version(ctx, db.url)
+	if err != nil {
+		return err
+	}
+	state := "clean"
+	if dirty {
+		state = "dirty"
+	}
+	_, err = fmt.Fprintf(stdout, "schema version %d of %d, %s\n", current, migrations.Latest(), state)
+	return err
+}
+
+// database is where PostgreSQL is, and what ends with it.
+type database struct {
+	url   string
+	watch func(ctx context.Context) error
+	close func()
+}
+
+// dataDir is where the private server keeps its data, below the directory that
+// the service is started in.
+const dataDir = ".data/postgres"
+
+// openDatabase finds a PostgreSQL server: the one that DATABASE_URL names, a
+// private one from this machine's programs, or the compose file's in Docker.
+func openDatabase(ctx context.Context, c config, log *slog.Logger) (*database, error) {
+	if c.DatabaseURL != "" {
+		return &database{url: c.DatabaseURL, watch: waitFor, close: func() {}}, nil
+	}
+	server, err := localpg.Start(ctx, localpg.Options{DataDir: dataDir, Log: log})
+	switch {
+	case errors.Is(err, localpg.ErrNoPrograms):
+		url, dockerErr := composeDatabase(ctx, log)
+		if dockerErr != nil {
+			return nil, fmt.Errorf("no database: %w; %w.\nAny of these gives one:\n"+
+				"  install PostgreSQL 15 or later (Debian: apt-get install postgresql), or name its programs' directory in PG_BINDIR\n"+
+				"  docker compose up\n"+
+				"  DATABASE_URL=postgres://user:password@host/database\n"+
+				"  API_STORE=memory, where nothing needs to survive", err, dockerErr)
+		}
+		return &database{url: url, watch: waitFor, close: func() {}}, nil
+	case err != nil:
+		return nil, err
+	}
+	return &database{
+		url: server.URL(),
+		watch: func(ctx context.Context) error {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-server.Done():
+				return errors.New("the private PostgreSQL server has ended")
+			}
+		},
+		close: func() {
+			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+			defer cancel()
+			if err := server.Stop(ctx); err != nil {
+				log.Warn("private PostgreSQL server", "error", err)
+			}
+		},
+	}, nil
+}
+
+func waitFor(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"reflect"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/caarlos0/env/v11"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// The values of API_STORE and LOG_FORMAT.
+const (
+	storePostgres = "postgres"
+	storeMemory   = "memory"
+	formatText    = "text"
+	formatJSON    = "json"
+)
+
+// config is the environment as the service reads it. The tags are its
+// documentation too: usage prints them.
+type config struct {
+	Addr            string        `env:"API_ADDR" envDefault:"127.0.0.1:8080" help:"host:port to listen on"`
+	DatabaseURL     string        `env:"DATABASE_URL" help:"PostgreSQL URL or DSN; unset: a private server under .data/"`
+	Store           string        `env:"API_STORE" envDefault:"postgres" help:"postgres, or memory: nothing survives the process"`
+	DemoKeys        demoKeys      `env:"API_DEMO_KEYS" help:"comma-separated merchant=token; a bare word is both; unset: nobody is let in"`
+	TTL             time.Duration `env:"IDEMPOTENCY_TTL" envDefault:"24h" help:"how long an answer is replayed, from its claim"`
+	Lease           time.Duration `env:"IDEMPOTENCY_LEASE" envDefault:"30s" help:"how long a request may run and hold its key"`
+	SweepInterval   time.Duration `env:"SWEEP_INTERVAL" envDefault:"5s" help:"between two rounds of the sweeper, a tenth more or less"`
+	SweepBatch      int           `env:"SWEEP_BATCH" envDefault:"500" help:"rows that one statement of the sweeper takes"`
+	MaxConns        int32         `env:"DB_MAX_CONNS" envDefault:"20" help:"most connections to the database; a running request costs one"`
+	ShutdownTimeout time.Duration `env:"SHUTDOWN_TIMEOUT" envDefault:"15s" help:"how long running requests may take to end"`
+	LogFormat       string        `env:"LOG_FORMAT" envDefault:"text" help:"text or json"`
+	LogLevel        slog.Level    `env:"LOG_LEVEL" envDefault:"info" help:"debug, info, warn or error"`
+}
+
+// demoKeys are merchants by token.
+type demoKeys map[string]string
+
+var (
+	merchantPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+	// RFC 6750, section 2.1: what a bearer token is made of.
+	tokenPattern = regexp.MustCompile(`^[A-Za-z0-9._~+/-]+=*$`)
+)
+
+// UnmarshalText implements encoding.TextUnmarshaler. Its errors do not hold the
+// text, which is secret.
+func (k *demoKeys) UnmarshalText(text []byte) error {
+	*k = make(demoKeys)
+	for i, pair := range strings.Split(string(text), ",") {
+		merchant, token, ok := strings.Cut(strings.TrimSpace(pair), "=")
+		if !ok {
+			token = merchant
+		}
+		switch {
+		case !merchantPattern.MatchString(merchant):
+			return fmt.Errorf("entry %d: a merchant must be 1 to 64 letters, digits, dots, dashes or underscores", i+1)
+		case !tokenPattern.MatchString(token):
+			return fmt.Errorf("entry %d: a token must be letters, digits or any of . _ ~ + / - as in RFC 6750", i+1)
+		}
+		if other, taken := (*k)[token]; taken && other != merchant {
+			return fmt.Errorf("entry %d: its token belongs to another merchant already", i+1)
+		}
+		(*k)[token] = merchant
+	}
+	return nil
+}
+
+// usageError is a mistake of who started the program: exit code 2.
+type usageError struct{ error }
+
+// parseConfig reads the environment, as os.Environ has it. A variable that is
+// set to nothing counts as unset. The error is a usageError that names every
+// mistake at once, by variable and rule; no value is ever part of it.
+func parseConfig(environ []string) (config, error) {
+	vars := make(map[string]string)
+	for _, kv := range environ {
+		if name, value, _ := strings.Cut(kv, "="); value != "" {
+			vars[name] = value
+		}
+	}
+	c, err := env.ParseAsWithOptions[config](env.Options{Environment: vars})
+	mistakes, bad := explain(err)
+	check := func(field, rule string, ok bool) {
+		if name := variable(field); !ok && !bad[name] {
+			mistakes = append(mistakes, fmt.Errorf("%s: %s", name, rule))
+		}
+	}
+	_, _, addrErr := net.SplitHostPort(c.Addr)
+	check("Addr", "must be host:port", addrErr == nil)
+	_, urlErr := pgxpool.ParseConfig(c.DatabaseURL)
+	check("DatabaseURL", "must be a PostgreSQL URL (postgres://user:password@host/database) or DSN", urlErr == nil)
+	check("Store", "must be postgres or memory", c.Store == storePostgres || c.Store == storeMemory)
+	check("Lease", "must be from 100ms to 1h", c.Lease >= 100*time.Millisecond && c.Lease <= time.Hour)
+	check("TTL", "must be from IDEMPOTENCY_LEASE to 8760h (a year)", c.TTL >= c.Lease && c.TTL <= 8760*time.Hour)
+	check("SweepInterval", "must be from 10ms to 1h", c.SweepInterval >= 10*time.Millisecond && c.SweepInterval <= time.Hour)
+	check("SweepBatch", "must be from 1 to 100000", c.SweepBatch >= 1 && c.SweepBatch <= 100_000)
+	check("MaxConns", "must be from 1 to 10000", c.MaxConns >= 1 && c.MaxConns <= 10_000)
+	check("ShutdownTimeout", "must be from 0s to 1h", c.ShutdownTimeout >= 0 && c.ShutdownTimeout <= time.Hour)
+	check("LogFormat", "must be text or json", c.LogFormat == formatText || c.LogFormat == formatJSON)
+	if len(mistakes) > 0 {
+		return config{}, usageError{errors.Join(mistakes...)}
+	}
+	return c, nil
+}
+
+// explain turns the parser's errors, which speak of Go's fields and may hold
+// values, into ours.
+func explain(err error) (mistakes []error, bad map[string]bool) {
+	bad = make(map[string]bool)
+	var all env.AggregateError
+	if !errors.As(err, &all) {
+		return nil, bad
+	}
+	for _, err := range all.Errors {
+		var parse env.ParseError
+		if !errors.As(err, &parse) {
+			mistakes = append(mistakes, errors.New("the environment can not be read"))
+			continue
+		}
+		name, rule := variable(parse.Name), ""
+		switch parse.Type {
+		case reflect.TypeFor[time.Duration]():
+			rule = "must be a duration with its unit, such as 300ms, 30s or 24h"
+		case reflect.TypeFor[int](), reflect.TypeFor[int32]():
+			rule = "must be a whole number"
+		case reflect.TypeFor[slog.Level]():
+			rule = "must be debug, info, warn or error"
+		default:
+			rule = parse.Err.Error() // our own parsers'
+		}
+		bad[name] = true
+		mistakes = append(mistakes, fmt.Errorf("%s: %s", name, rule))
+	}
+	return mistakes, bad
+}
+
+// variable returns the name in the environment of one of config's fields.
+func variable(field string) string {
+	f, ok := reflect.TypeFor[config]().FieldByName(field)
+	if !ok {
+		panic("config has no field " + field)
+	}
+	return f.Tag.Get("env")
+}
+
+// usage describes the program.
+func usage() string {
+	var b strings.Builder
+	b.WriteString(`api serves payment intents over HTTP, each of them created once.
+
+Usage:
+  api                          serve
+  api migrate up|down|version  bring the schema up to date, take it away, or tell where it is
+  api version                  tell the version of this program
+  api -h                       tell this
+
+It is configured by its environment; durations are written as in 300ms, 30s, 24h:
+`)
+	for f := range reflect.TypeFor[config]().Fields() {
+		fmt.Fprintf(&b, "  %-18s %s", f.Tag.Get("env"), f.Tag.Get("help"))
+		if def, ok := f.Tag.Lookup("envDefault"); ok {
+			fmt.Fprintf(&b, " (%s)", def)
+		}
+		b.WriteString("\n")
+	}
+	b.WriteString(`
+Exit code: 0 after SIGTERM or SIGINT, 2 for a mistake in the command or the environment, 1 otherwise.
+`)
+	return b.String()
+}

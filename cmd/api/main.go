@@ -1,0 +1,207 @@
+// Command api serves payment intents over HTTP, each of them created once. See
+// api -h.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"intentd/internal/api"
+	"intentd/internal/intent"
+	"intentd/internal/sweeper"
+)
+
+// version is set by the linker: -ldflags "-X main.version=...".
+var version = ""
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // so that a second signal ends the process at once
+	os.Exit(exitCode(os.Stderr, run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr, func(net.Addr) {})))
+}
+
+// exitCode reports err and returns what the process ends with.
+func exitCode(stderr io.Writer, err error) int {
+	var usage usageError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &usage):
+		fmt.Fprintf(stderr, "api: %v\nsee: api -h\n", err)
+		return 2
+	default:
+		fmt.Fprintf(stderr, "api: %v\n", err)
+		return 1
+	}
+}
+
+// run is the whole program. It returns when ctx has ended and everything has
+// been put away, or when it can not go on. listening is told the address once
+// requests are taken.
+func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer, listening func(net.Addr)) error {
+	command := ""
+	if len(args) > 0 {
+		command = args[0]
+	}
+	switch {
+	case command == "-h" || command == "-help" || command == "--help" || command == "help":
+		_, err := io.WriteString(stdout, usage())
+		return err
+	case command == "version" && len(args) == 1:
+		_, err := fmt.Fprintln(stdout, versionOf())
+		return err
+	case command == "migrate" && len(args) == 2, command == "":
+	default:
+		return usageError{fmt.Errorf("unknown command %q", args)}
+	}
+
+	c, err := parseConfig(environ)
+	if err != nil {
+		return err
+	}
+	log := newLogger(c, stderr)
+	if command == "migrate" {
+		return migrate(ctx, c, log, args[1], stdout)
+	}
+	return serve(ctx, c, log, listening)
+}
+
+func newLogger(c config, w io.Writer) *slog.Logger {
+	o := &slog.HandlerOptions{Level: c.LogLevel}
+	if c.LogFormat == formatJSON {
+		return slog.New(slog.NewJSONHandler(w, o))
+	}
+	return slog.New(slog.NewTextHandler(w, o))
+}
+
+// versionOf returns the linker's version, or what the Go tool knows.
+func versionOf() string {
+	if version != "" {
+		return version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "unknown"
+}
+
+// serve binds the address first, so that a second copy fails before it touches
+// anything, and closes the database last.
+func serve(ctx context.Context, c config, log *slog.Logger, listening func(net.Addr)) error {
+	var lc net.ListenConfig
+	ln, err := lc.Listen(ctx, "tcp", c.Addr)
+	if err != nil {
+		return fmt.Errorf("API_ADDR: %w", err)
+	}
+	defer ln.Close()
+
+	backend, err := openBackend(ctx, c, log)
+	if err != nil {
+		return err
+	}
+	defer backend.close()
+	if len(c.DemoKeys) == 0 {
+		log.Warn("API_DEMO_KEYS is not set: no request will be let in")
+	}
+
+	var draining atomic.Bool
+	intents := intent.New(backend.intents)
+	srv := newServer(c, log, api.New(api.Config{
+		Intents:       intents,
+		Idempotency:   backend.keys,
+		Authenticator: api.NewStaticKeys(c.DemoKeys),
+		Ready: func(ctx context.Context) error {
+			if draining.Load() {
+				return errors.New("shutting down")
+			}
+			return backend.ready(ctx)
+		},
+		Log: log,
+	}))
+	sweep := &sweeper.Sweeper{
+		Jobs: []sweeper.Job{
+			{Name: "cancel expired intents", Run: intents.CancelDue},
+			{Name: "delete expired idempotency keys", Run: backend.keys.DeleteExpired},
+		},
+		Interval: c.SweepInterval,
+		Batch:    c.SweepBatch,
+		Log:      log,
+	}
+
+	group, ctx := errgroup.WithContext(ctx)
+	prepared := make(chan struct{})
+	group.Go(func() error {
+		backend.prepare(ctx)
+		close(prepared)
+		return sweep.Run(ctx)
+	})
+	group.Go(func() error { return backend.watch(ctx) })
+	group.Go(func() error {
+		// A database that is there is ready in a moment; one that is away must
+		// not keep the health checks waiting.
+		select {
+		case <-prepared:
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+		}
+		log.Info("listening", "addr", ln.Addr().String(), "version", versionOf())
+		listening(ln.Addr())
+		if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+	group.Go(func() error {
+		<-ctx.Done()
+		draining.Store(true)
+		log.Info("shutting down", "timeout", c.ShutdownTimeout)
+		drain(srv, c.ShutdownTimeout, log)
+		return nil
+	})
+	err = group.Wait()
+	log.Info("stopped")
+	return err
+}
+
+// drain lets running requests end. One that does not is cut: its attempt is
+// undone by its connection's end, and its client tries again.
+func drain(srv *http.Server, timeout time.Duration, log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	if err := srv.Shutdown(ctx); err != nil {
+		log.Warn("requests were still running, and are cut", "error", err)
+		_ = srv.Close() // says nothing that could be acted on
+	}
+}
+
+// newServer sets the bounds within which a slow client holds a connection. None
+// holds one of the database's: a key is claimed when the whole body is there.
+func newServer(c config, log *slog.Logger, h http.Handler) *http.Server {
+	const (
+		header = 10 * time.Second
+		body   = 20 * time.Second // the idempotency layer's own bound is 15 s
+		answer = 30 * time.Second // beside the lease: three times the store's 5 s, and the way to the client
+	)
+	return &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: header,
+		ReadTimeout:       header + body,
+		WriteTimeout:      header + body + c.Lease + answer,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+}

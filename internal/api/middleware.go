@@ -1,0 +1,115 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"time"
+
+	"github.com/go-chi/chi/v5/middleware"
+	"github.com/google/uuid"
+
+	"intentd/internal/idempotency"
+)
+
+// entry is what the log will say of one request. The rooms that a request
+// passes through write into it. It holds neither keys nor credentials.
+type entry struct {
+	merchant    string
+	outcome     idempotency.Outcome
+	fingerprint string
+	err         error // why the answer is a 5xx or nothing was kept
+}
+
+type entryKey struct{}
+
+// entryOf returns the request's log entry; one that nobody reads where the
+// request is not logged.
+func entryOf(r *http.Request) *entry {
+	if e, ok := r.Context().Value(entryKey{}).(*entry); ok {
+		return e
+	}
+	return new(entry)
+}
+
+// fail notes the first failure.
+func (e *entry) fail(err error) {
+	if e.err == nil {
+		e.err = err
+	}
+}
+
+// observe notes what the idempotency layer decided.
+func observe(r *http.Request, ev idempotency.Event) {
+	e := entryOf(r)
+	e.outcome, e.fingerprint = ev.Outcome, ev.Fingerprint.String()
+	if ev.Err != nil {
+		e.fail(ev.Err)
+	}
+}
+
+// logged writes one line for each request, gives it an id, and turns a panic
+// into a 500.
+func (s *server) logged(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		start := time.Now()
+		// Not the client's: what it sends could be a secret, and is logged.
+		id := uuid.NewString()
+		e := new(entry)
+		r = r.WithContext(context.WithValue(r.Context(), entryKey{}, e))
+		ww := middleware.NewWrapResponseWriter(w, r.ProtoMajor)
+		ww.Header().Set("X-Request-Id", id)
+
+		defer func() {
+			status := ww.Status()
+			if status == 0 {
+				status = http.StatusOK // as net/http does for a handler that wrote nothing
+			}
+			s.log(r, e, id, status, time.Since(start))
+		}()
+		defer func() {
+			if v := recover(); v != nil {
+				e.fail(&idempotency.PanicError{Value: v, Stack: debug.Stack()})
+				if ww.Status() == 0 {
+					fail(ww, r, errPanicked)
+				}
+			}
+		}()
+		next.ServeHTTP(ww, r)
+	})
+}
+
+// log writes the line. What a client did is no error of ours, whatever it did.
+func (s *server) log(r *http.Request, e *entry, id string, status int, took time.Duration) {
+	attrs := []slog.Attr{
+		slog.String("method", r.Method),
+		slog.String("path", r.URL.Path),
+		slog.Int("status", status),
+		slog.Duration("duration", took.Round(time.Microsecond)),
+		slog.String("request_id", id),
+	}
+	if e.merchant != "" {
+		attrs = append(attrs, slog.String("merchant", e.merchant))
+	}
+	if e.outcome != 0 {
+		attrs = append(attrs, slog.String("outcome", e.outcome.String()))
+	}
+	if e.fingerprint != "" {
+		attrs = append(attrs, slog.String("fingerprint", e.fingerprint))
+	}
+	level := slog.LevelInfo
+	if e.err != nil {
+		level = slog.LevelWarn
+		attrs = append(attrs, slog.String("error", e.err.Error()))
+		var panicked *idempotency.PanicError
+		if errors.As(e.err, &panicked) {
+			attrs = append(attrs, slog.String("stack", string(panicked.Stack)))
+		}
+	}
+	if status == http.StatusInternalServerError {
+		level = slog.LevelError
+	}
+	s.Log.LogAttrs(context.WithoutCancel(r.Context()), level, "request", attrs...)
+}
