@@ -1,0 +1,43 @@
+# The commands of this project. `make` alone lists them.
+BIN           := .bin
+VERSION       := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+GOLANGCI_LINT := $(BIN)/golangci-lint-v2.15.0
+# The race detector is written in C: without a C compiler the tests run without it.
+RACE          := $(if $(shell command -v $$(go env CC)),-race)
+
+.PHONY: help build api-run test fuzz lint fmt clean
+
+help: ## list these commands
+	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+build: ## build the service into .bin/api
+	go build -trimpath -ldflags '-X main.version=$(VERSION)' -o $(BIN)/api ./cmd/api
+
+api-run: export API_DEMO_KEYS ?= merchant-demo
+api-run: build ## run the service on 127.0.0.1:8080, with a PostgreSQL of its own under .data/
+	@exec $(BIN)/api
+
+test: ## run every test, on a real PostgreSQL that they find or start
+	go test $(RACE) -shuffle=on ./...
+
+fuzz: ## fuzz each target for 20 seconds
+	@grep -rlE '^func Fuzz' --include='*_test.go' . | while read -r file; do \
+		for target in $$(sed -nE 's/^func (Fuzz[A-Za-z0-9_]+)\(.*/\1/p' $$file); do \
+			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime 20s ./$$(dirname $$file) || exit 1; \
+		done; \
+	done
+
+lint: $(GOLANGCI_LINT) ## check format, go.mod and code
+	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo 'gofmt would change these: make fmt'; exit 1; }
+	go mod tidy -diff
+	$(GOLANGCI_LINT) run ./...
+
+fmt: ## format the code
+	gofmt -w .
+
+$(GOLANGCI_LINT): # a tool, and no dependency: its licence and its modules stay out of go.mod
+	GOBIN=$(abspath $(BIN))/tmp go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+	mv $(BIN)/tmp/golangci-lint $@
+
+clean: ## remove what was built; .data/ and its database stay
+	rm -rf $(BIN)
