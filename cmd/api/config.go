@@ -157,6 +157,7 @@ func usage() string {
 Usage:
   api                          serve
   api migrate up|down|version  bring the schema up to date, take it away, or tell where it is
+  api healthcheck              ask the service at API_ADDR whether it is ready: exit code 0, or 1
   api version                  tell the version of this program
   api -h                       tell this
 

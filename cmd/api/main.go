@@ -63,7 +63,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer, 
 	case command == "version" && len(args) == 1:
 		_, err := fmt.Fprintln(stdout, versionOf())
 		return err
-	case command == "migrate" && len(args) == 2, command == "":
+	case command == "migrate" && len(args) == 2, command == "healthcheck" && len(args) == 1, command == "":
 	default:
 		return usageError{fmt.Errorf("unknown command %q", args)}
 	}
@@ -71,6 +71,9 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer, 
 	c, err := parseConfig(environ)
 	if err != nil {
 		return err
+	}
+	if command == "healthcheck" {
+		return healthcheck(ctx, c.Addr, stdout)
 	}
 	log := newLogger(c, stderr)
 	if command == "migrate" {

@@ -1,0 +1,647 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"intentd/internal/pgtest"
+	"intentd/migrations"
+)
+
+func TestRun_Commands(t *testing.T) {
+	t.Parallel()
+	// call runs the program in this process, which needs no database for these.
+	call := func(t *testing.T, environ []string, args ...string) (code int, stdout, stderr string) {
+		t.Helper()
+		var out, diag bytes.Buffer
+		err := run(t.Context(), args, environ, &out, &diag, func(net.Addr) { t.Error("listens") })
+		return exitCode(&diag, err), out.String(), diag.String()
+	}
+
+	t.Run("Help", func(t *testing.T) {
+		t.Parallel()
+		for _, flag := range []string{"-h", "-help", "--help", "help"} {
+			code, out, _ := call(t, nil, flag)
+			if code != 0 {
+				t.Errorf("%s: exit code %d", flag, code)
+			}
+			for _, want := range []string{
+				"API_ADDR", "127.0.0.1:8080", "DATABASE_URL", "API_STORE", "API_DEMO_KEYS", "IDEMPOTENCY_TTL", "24h", "IDEMPOTENCY_LEASE", "30s",
+				"SWEEP_INTERVAL", "SWEEP_BATCH", "500", "DB_MAX_CONNS", "SHUTDOWN_TIMEOUT", "15s", "LOG_FORMAT", "LOG_LEVEL", "migrate", "version",
+			} {
+				if !strings.Contains(out, want) {
+					t.Errorf("%s does not tell of %s", flag, want)
+				}
+			}
+		}
+	})
+
+	t.Run("Version", func(t *testing.T) {
+		t.Parallel()
+		if code, out, _ := call(t, nil, "version"); code != 0 || strings.TrimSpace(out) == "" {
+			t.Errorf("version: exit code %d, %q", code, out)
+		}
+	})
+
+	t.Run("Unknown", func(t *testing.T) {
+		t.Parallel()
+		for _, args := range [][]string{{"serve"}, {"migrate"}, {"migrate", "sideways"}, {"migrate", "up", "now"}, {"version", "x"}, {"-x"}} {
+			if code, _, diag := call(t, nil, args...); code != 2 || !strings.Contains(diag, "api -h") {
+				t.Errorf("%q: exit code %d, %q", args, code, diag)
+			}
+		}
+	})
+
+	t.Run("EveryMistakeAtOnce", func(t *testing.T) {
+		t.Parallel()
+		const secret = "hunter2"
+		code, _, diag := call(t, []string{
+			"API_ADDR=" + secret, "DATABASE_URL=postgres://u:" + secret + "@[bad", "API_STORE=" + secret, "API_DEMO_KEYS=m=" + secret + " x",
+			"IDEMPOTENCY_TTL=24", "IDEMPOTENCY_LEASE=" + secret, "SWEEP_INTERVAL=0s", "SWEEP_BATCH=0", "DB_MAX_CONNS=many", "SHUTDOWN_TIMEOUT=-1s",
+			"LOG_FORMAT=xml", "LOG_LEVEL=loud",
+		})
+		if code != 2 {
+			t.Errorf("exit code %d, want 2", code)
+		}
+		for _, name := range []string{
+			"API_ADDR", "DATABASE_URL", "API_STORE", "API_DEMO_KEYS", "IDEMPOTENCY_TTL", "IDEMPOTENCY_LEASE", "SWEEP_INTERVAL", "SWEEP_BATCH",
+			"DB_MAX_CONNS", "SHUTDOWN_TIMEOUT", "LOG_FORMAT", "LOG_LEVEL",
+		} {
+			if n := strings.Count(diag, name+":"); n != 1 {
+				t.Errorf("%s is reported %d times, want once", name, n)
+			}
+		}
+		if strings.Contains(diag, secret) {
+			t.Errorf("a value is shown:\n%s", diag)
+		}
+	})
+
+	t.Run("AddressInUse", func(t *testing.T) {
+		t.Parallel()
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ln.Close()
+		code, _, diag := call(t, []string{"API_STORE=memory", "API_ADDR=" + ln.Addr().String()})
+		if code != 1 || !strings.Contains(diag, "API_ADDR") {
+			t.Errorf("exit code %d, %q", code, diag)
+		}
+	})
+
+	t.Run("Migrate", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Empty(t)
+		environ := []string{"DATABASE_URL=" + db.URL}
+		latest := migrations.Latest()
+		for _, step := range []struct{ command, want string }{
+			{"version", fmt.Sprintf("schema version 0 of %d, clean\n", latest)},
+			{"up", fmt.Sprintf("schema version %d of %d, clean\n", latest, latest)},
+			{"up", fmt.Sprintf("schema version %d of %d, clean\n", latest, latest)},
+			{"down", fmt.Sprintf("schema version 0 of %d, clean\n", latest)},
+			{"up", fmt.Sprintf("schema version %d of %d, clean\n", latest, latest)},
+		} {
+			if code, out, diag := call(t, environ, "migrate", step.command); code != 0 || out != step.want {
+				t.Errorf("migrate %s: exit code %d, %q %q; want %q", step.command, code, out, diag, step.want)
+			}
+		}
+	})
+}
+
+func TestParseConfig(t *testing.T) {
+	t.Parallel()
+
+	t.Run("Defaults", func(t *testing.T) {
+		t.Parallel()
+		// Set to nothing is unset, as compose files do it.
+		c, err := parseConfig([]string{"API_ADDR=", "IDEMPOTENCY_LEASE=", "HOME=/"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.Addr != "127.0.0.1:8080" || c.Store != "postgres" || c.DatabaseURL != "" || len(c.DemoKeys) != 0 || c.TTL != 24*time.Hour ||
+			c.Lease != 30*time.Second || c.SweepInterval != 5*time.Second || c.SweepBatch != 500 || c.MaxConns != 20 ||
+			c.ShutdownTimeout != 15*time.Second || c.LogFormat != "text" || c.LogLevel != 0 {
+			t.Errorf("defaults: %+v", c)
+		}
+	})
+
+	t.Run("DemoKeys", func(t *testing.T) {
+		t.Parallel()
+		c, err := parseConfig([]string{"API_DEMO_KEYS=merchant-demo, shop=tok==,shop=second"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for token, want := range map[string]string{"merchant-demo": "merchant-demo", "tok==": "shop", "second": "shop"} {
+			if got := c.DemoKeys[token]; got != want {
+				t.Errorf("token %q belongs to %q, want %q", token, got, want)
+			}
+		}
+		if len(c.DemoKeys) != 3 {
+			t.Errorf("%d tokens, want 3", len(c.DemoKeys))
+		}
+		for _, bad := range []string{"a,,b", "=x", "a=", "a b", "a=b c", "a=x,b=x", strings.Repeat("m", 65)} {
+			var usage usageError
+			if _, err := parseConfig([]string{"API_DEMO_KEYS=" + bad}); !errors.As(err, &usage) {
+				t.Errorf("API_DEMO_KEYS=%s: %v, want a mistake", bad, err)
+			}
+		}
+	})
+
+	t.Run("Bounds", func(t *testing.T) {
+		t.Parallel()
+		for _, good := range []string{"IDEMPOTENCY_LEASE=100ms", "SHUTDOWN_TIMEOUT=0s", "API_ADDR=:0", "API_ADDR=[::1]:80", "DB_MAX_CONNS=1", "LOG_LEVEL=DEBUG",
+			"DATABASE_URL=host=a,b user=u target_session_attrs=read-write", "DATABASE_URL=postgres://a:1,b:2/d?pool_max_conns=3"} {
+			if _, err := parseConfig([]string{good}); err != nil {
+				t.Errorf("%s: %v", good, err)
+			}
+		}
+		for _, bad := range []string{"IDEMPOTENCY_LEASE=99ms", "IDEMPOTENCY_LEASE=61m", "IDEMPOTENCY_TTL=29s", "IDEMPOTENCY_TTL=9000h", "SWEEP_INTERVAL=9ms",
+			"SWEEP_BATCH=-1", "SWEEP_BATCH=1.5", "DB_MAX_CONNS=0", "DB_MAX_CONNS=4294967297", "API_ADDR=8080", "API_STORE=redis"} {
+			if _, err := parseConfig([]string{bad}); err == nil {
+				t.Errorf("%s is taken", bad)
+			}
+		}
+	})
+}
+
+func TestReplica_Log(t *testing.T) {
+	t.Parallel()
+	r := startOn(t, pgtest.New(t))
+	const key = "a-key-that-must-not-be-logged"
+	r.postAs("other-token", key, example)
+	r.postAs("other-token", key, example)
+	r.postAs("other-token", key, with("amount", `"999000000"`))
+	r.postAs("a-token-that-nobody-has", key, example)
+	r.get("/v1/payment_intents/nothing?secret=a-query")
+	r.stop(t)
+
+	type line struct {
+		method, path      string
+		status            float64
+		merchant, outcome any
+	}
+	want := []line{
+		{"POST", "/v1/payment_intents", 201, "other-merchant", "fresh"},
+		{"POST", "/v1/payment_intents", 201, "other-merchant", "replay"},
+		{"POST", "/v1/payment_intents", 422, "other-merchant", "mismatch"},
+		{"POST", "/v1/payment_intents", 401, nil, nil},
+		{"GET", "/v1/payment_intents/nothing", 404, "merchant-demo", nil},
+	}
+	got := r.log.requests()
+	if len(got) != len(want) {
+		t.Fatalf("%d lines for %d requests:\n%s", len(got), len(want), r.log)
+	}
+	ids := map[any]bool{}
+	for i, l := range got {
+		if g := (line{l["method"].(string), l["path"].(string), l["status"].(float64), l["merchant"], l["outcome"]}); g != want[i] {
+			t.Errorf("line %d: %v, want %v", i, g, want[i])
+		}
+		if d, ok := l["duration"].(float64); !ok || d <= 0 {
+			t.Errorf("line %d: duration %v", i, l["duration"])
+		}
+		if l["level"] != "INFO" {
+			t.Errorf("line %d: level %v for what a client did", i, l["level"])
+		}
+		ids[l["request_id"]] = true
+	}
+	if len(ids) != len(want) || ids[nil] {
+		t.Errorf("request ids: %v", ids)
+	}
+	for _, secret := range []string{key, "other-token", "a-token-that-nobody-has", "a-query"} {
+		if strings.Contains(r.log.String(), secret) {
+			t.Errorf("the log holds %q:\n%s", secret, r.log)
+		}
+	}
+}
+
+func TestReplica_Lease(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	a, b := startOn(t, db, "IDEMPOTENCY_LEASE=500ms"), startOn(t, db, "IDEMPOTENCY_LEASE=500ms")
+
+	t.Run("AStatementThatHangs", func(t *testing.T) {
+		lock := holdTable(t, db)
+		if got := a.post("K", example); got.status != 409 || got.code() != "idempotency_attempt_superseded" || got.header.Get("Retry-After") != "1" {
+			t.Errorf("a create that hangs: %v", got)
+		}
+		lock.release()
+		if got := b.post("K", example); !got.fresh() {
+			t.Errorf("the retry: %v", got)
+		}
+	})
+
+	t.Run("AProcessThatHangs", func(t *testing.T) {
+		lock := holdTable(t, db)
+		late := make(chan reply)
+		go func() { late <- a.post("L", example) }()
+		eventually(t, "the create does not wait for the table", func() bool { return waiting(t, db, create) == 1 })
+		a.signal(t, syscall.SIGSTOP)
+		defer a.signal(t, syscall.SIGCONT)
+		var got reply
+		eventually(t, "the key is not free", func() bool { return waiting(t, db, create) == 0 })
+		lock.release()
+		eventually(t, "the retry does not take over", func() bool {
+			got = b.post("L", example)
+			return got.status != 409
+		})
+		if !got.fresh() {
+			t.Errorf("the retry: %v", got)
+		}
+		a.signal(t, syscall.SIGCONT)
+		if got := <-late; got.status != 409 || got.code() != "idempotency_attempt_superseded" {
+			t.Errorf("the late one: %v", got)
+		}
+		if again := a.post("L", example); !again.replayed() || again.body != got.body {
+			t.Errorf("again: %v", again)
+		}
+	})
+	wantPaired(t, db)
+}
+
+func TestReplica_DatabaseAway(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Empty(t)
+	gate := newGate(t, db)
+	r := start(t, "DATABASE_URL="+gate.url)
+
+	away := func() {
+		t.Helper()
+		if got := r.get("/healthz"); got.status != 200 {
+			t.Errorf("/healthz without a database: %v", got)
+		}
+		for _, got := range []reply{
+			r.get("/readyz"), r.post("K", example), r.get("/v1/payment_intents/pi_0190163d8694739b8eb1f4f2b3b8ab00"),
+		} {
+			if got.status != 503 || got.code() != "unavailable" || got.header.Get("Retry-After") != "1" {
+				t.Errorf("without a database: %v", got)
+			}
+			wantNoSQL(t, got)
+		}
+		// What needs no database is answered as ever.
+		if got := r.postAs("nobody", "K", example); got.status != 401 {
+			t.Errorf("no credential: %v", got)
+		}
+		if got := r.get("/nothing"); got.status != 404 {
+			t.Errorf("no path: %v", got)
+		}
+	}
+	away()
+	gate.open()
+	// Within five seconds of its return, says the contract; the process may wait
+	// two between its attempts.
+	eventually(t, "not ready after the database came", func() bool { return r.get("/readyz").status == 200 })
+	first := r.post("K", example)
+	if !first.fresh() {
+		t.Errorf("after the database came: %v", first)
+	}
+	gate.shut()
+	away()
+	gate.open()
+	eventually(t, "no replay after the database came back", func() bool {
+		got := r.post("K", example)
+		return got.replayed() && got.body == first.body
+	})
+	r.stop(t)
+	wantPaired(t, db)
+}
+
+func TestReplica_Shutdown(t *testing.T) {
+	t.Parallel()
+
+	t.Run("RunningRequestsEnd", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.New(t)
+		r := startOn(t, db)
+		lock := holdTable(t, db)
+		running := make(chan reply)
+		go func() { running <- r.post("K", example) }()
+		eventually(t, "the create does not wait for the table", func() bool { return waiting(t, db, create) == 1 })
+		r.signal(t, syscall.SIGTERM)
+		r.logged(t, "shutting down")
+		eventually(t, "still accepts connections", func() bool { return r.get("/healthz").status == 0 })
+		lock.release()
+		if got := <-running; !got.fresh() {
+			t.Errorf("the running request: %v", got)
+		}
+		r.wait(t)
+		if r.err != nil {
+			t.Errorf("exit: %v", r.err)
+		}
+		if r := startOn(t, db); !r.post("K", example).replayed() {
+			t.Error("what was answered in the shutdown is not on record")
+		}
+	})
+
+	t.Run("ButNotForEver", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.New(t)
+		r := startOn(t, db, "SHUTDOWN_TIMEOUT=200ms")
+		lock := holdTable(t, db)
+		running := make(chan reply)
+		go func() { running <- r.post("K", example) }()
+		eventually(t, "the create does not wait for the table", func() bool { return waiting(t, db, create) == 1 })
+		r.signal(t, os.Interrupt)
+		if got := <-running; got.status != 0 {
+			t.Errorf("the running request: %v", got)
+		}
+		r.wait(t)
+		if r.err != nil {
+			t.Errorf("exit: %v", r.err)
+		}
+		lock.release()
+		r = startOn(t, db)
+		eventually(t, "the retry is not fresh", func() bool { return r.post("K", example).fresh() })
+	})
+
+	t.Run("ASecondSignalEndsAtOnce", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.New(t)
+		r := startOn(t, db, "SHUTDOWN_TIMEOUT=1h")
+		lock := holdTable(t, db)
+		go r.post("K", example)
+		eventually(t, "the create does not wait for the table", func() bool { return waiting(t, db, create) == 1 })
+		r.signal(t, syscall.SIGTERM)
+		r.logged(t, "shutting down")
+		r.signal(t, syscall.SIGTERM)
+		r.wait(t)
+		if r.err == nil {
+			t.Error("ended as if all were well")
+		}
+		lock.release()
+	})
+
+	// Readiness goes before the listener does: who still has a connection hears it.
+	t.Run("NotReadyWhileDraining", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.New(t)
+		r := startOn(t, db)
+		lock := holdTable(t, db)
+		addr := strings.TrimPrefix(r.url, "http://")
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		// Two requests on one connection: the second is read when the first ends,
+		// which is in the drain.
+		fmt.Fprintf(conn, "POST /v1/payment_intents HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nIdempotency-Key: K\r\nContent-Length: %d\r\n\r\n%s", merchant, len(example), example)
+		eventually(t, "the create does not wait for the table", func() bool { return waiting(t, db, create) == 1 })
+		r.signal(t, syscall.SIGTERM)
+		r.logged(t, "shutting down")
+		lock.release()
+		answer, err := io.ReadAll(conn)
+		if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 201") || !strings.Contains(string(answer), "Connection: close") {
+			t.Errorf("answer in the drain: %q, %v", answer, err)
+		}
+		r.wait(t)
+	})
+}
+
+func TestReplica_Sweeper(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	first := startOn(t, db)
+	intent := first.post("K", with("expires_in_seconds", "1"))
+	later := first.post("L", example)
+	first.stop(t)
+	db.Exec(t, "update payment_intents set created_at = created_at - interval '1 minute', expires_at = expires_at - interval '1 minute' where expires_at < now() + interval '1 minute'")
+	db.Exec(t, "update idempotency_keys set created_at = created_at - interval '2 days', expires_at = expires_at - interval '2 days' where key = 'K'")
+
+	// An interval of an hour: only the round at the start can do it.
+	r := startOn(t, db, "SWEEP_INTERVAL=1h")
+	path := "/v1/payment_intents/" + intent.id(t)
+	eventually(t, "what came due while everything was down is not swept", func() bool {
+		return strings.Contains(r.get(path).body, `"state":"canceled","version":2`)
+	})
+	eventually(t, "the expired record is not deleted", func() bool {
+		return pgtest.QueryVal[int](t, db, "select count(*) from idempotency_keys where key = 'K'") == 0
+	})
+	if got := r.get("/v1/payment_intents/" + later.id(t)); got.body != later.body {
+		t.Errorf("an intent that is not due: %v", got)
+	}
+}
+
+// TestReplica_SweeperIsHarmless has creates race the sweeper over the same key.
+func TestReplica_SweeperIsHarmless(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	env := []string{"SWEEP_INTERVAL=10ms", "SWEEP_BATCH=1", "IDEMPOTENCY_TTL=1s", "IDEMPOTENCY_LEASE=1s"}
+	a, b := startOn(t, db, env...), startOn(t, db, env...)
+	var wg sync.WaitGroup
+	for _, r := range []*replica{a, b} {
+		for range 4 {
+			wg.Go(func() {
+				for i := range 100 {
+					got := r.post(fmt.Sprint("K", i%3), with("expires_in_seconds", "1"))
+					if got.status != 201 && got.status != 409 {
+						t.Errorf("%v", got)
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+}
+
+func TestReplica_Memory(t *testing.T) {
+	t.Parallel()
+	r := start(t, "API_STORE=memory", "SWEEP_INTERVAL=10ms")
+	if !strings.Contains(r.log.String(), "nothing survives") {
+		t.Errorf("the log does not say that nothing survives:\n%s", r.log)
+	}
+	first, again := r.post("K", example), r.post("K", example)
+	if !first.fresh() || !again.replayed() || first.body != again.body {
+		t.Errorf("%v, %v", first, again)
+	}
+	if got := r.post("K", with("amount", `"1"`)); got.status != 422 {
+		t.Errorf("another request: %v", got)
+	}
+	if got := r.get("/v1/payment_intents/" + first.id(t)); got.body != first.body {
+		t.Errorf("GET: %v", got)
+	}
+	if got := r.get("/readyz"); got.status != 200 {
+		t.Errorf("/readyz: %v", got)
+	}
+	short := r.post("L", with("expires_in_seconds", "1"))
+	eventually(t, "the sweeper does not cancel", func() bool {
+		return strings.Contains(r.get("/v1/payment_intents/"+short.id(t)).body, `"state":"canceled","version":2`)
+	})
+}
+
+// TestReplica_PrivateServer is make api-run: no database but the one it brings.
+func TestReplica_PrivateServer(t *testing.T) {
+	t.Parallel()
+	// Not t.TempDir: its parents are closed to the user that PostgreSQL runs as
+	// where the tests are root's.
+	dir, err := os.MkdirTemp("", "api-test-") //nolint:usetesting // see above
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+
+	r := start(t, "PWD="+dir)
+	first := r.post("K", example)
+	if !first.fresh() {
+		t.Fatalf("create: %v", first)
+	}
+	if _, err := os.Stat(filepath.Join(dir, dataDir, "PG_VERSION")); err != nil {
+		t.Error(err)
+	}
+	for _, end := range []os.Signal{os.Interrupt, syscall.SIGKILL, syscall.SIGTERM} {
+		r.signal(t, end)
+		r.wait(t)
+		r = start(t, "PWD="+dir)
+		if got := r.post("K", example); !got.replayed() || got.body != first.body {
+			t.Errorf("after %v: %v", end, got)
+		}
+	}
+	// A second copy in the same directory would be a second server on one data
+	// directory.
+	second := launch(t, "PWD="+dir)
+	second.wait(t)
+	if second.err == nil || !strings.Contains(second.log.String(), "another api is running") {
+		t.Errorf("a second copy: %v\n%s", second.err, second.log)
+	}
+}
+
+func TestReplica_NoPrograms(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	r := launch(t, "PWD="+dir, "PG_BINDIR="+dir, "PATH="+dir)
+	r.wait(t)
+	for _, way := range []string{"install PostgreSQL", "docker compose up", "DATABASE_URL", "API_STORE=memory"} {
+		if !strings.Contains(r.log.String(), way) {
+			t.Errorf("the message does not name the way %q:\n%s", way, r.log)
+		}
+	}
+	if r.err == nil {
+		t.Error("ended as if all were well")
+	}
+}
+
+// TestReplica_ClientHangsUp checks that a run that has begun completes.
+func TestReplica_ClientHangsUp(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	r := startOn(t, db)
+	lock := holdTable(t, db)
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := make(chan error)
+	go func() {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.url+"/v1/payment_intents", strings.NewReader(example))
+		if err == nil {
+			req.Header.Set("Authorization", "Bearer "+merchant)
+			req.Header.Set("Idempotency-Key", "K")
+			_, err = client.Do(req) //nolint:bodyclose // there is no answer
+		}
+		gone <- err
+	}()
+	eventually(t, "the create does not wait for the table", func() bool { return waiting(t, db, create) == 1 })
+	cancel()
+	if err := <-gone; err == nil {
+		t.Error("the client got an answer")
+	}
+	lock.release()
+	eventually(t, "the retry is not given the recorded answer", func() bool { return r.post("K", example).replayed() })
+	wantPaired(t, db)
+}
+
+// gate is a way to a database's server that can be shut.
+type gate struct {
+	url     string
+	addr    string // where the service connects to
+	network string
+	target  string
+
+	mu    sync.Mutex
+	ln    net.Listener
+	conns []net.Conn
+}
+
+// newGate returns a gate that is shut.
+func newGate(t *testing.T, db *pgtest.DB) *gate {
+	t.Helper()
+	c, err := pgx.ParseConfig(db.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &gate{}
+	g.network, g.target = pgconnAddress(c)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.addr = ln.Addr().String()
+	_ = ln.Close()
+	g.url = fmt.Sprintf("postgres://%s:%s@%s/%s?sslmode=disable", c.User, c.Password, g.addr, c.Database)
+	t.Cleanup(g.shut)
+	return g
+}
+
+func pgconnAddress(c *pgx.ConnConfig) (network, address string) {
+	if strings.HasPrefix(c.Host, "/") {
+		return "unix", filepath.Join(c.Host, fmt.Sprintf(".s.PGSQL.%d", c.Port))
+	}
+	return "tcp", net.JoinHostPort(c.Host, fmt.Sprint(c.Port))
+}
+
+func (g *gate) open() {
+	ln, err := net.Listen("tcp", g.addr)
+	if err != nil {
+		panic(err)
+	}
+	g.mu.Lock()
+	g.ln = ln
+	g.mu.Unlock()
+	go func() {
+		for {
+			in, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial(g.network, g.target)
+			if err != nil {
+				_ = in.Close()
+				continue
+			}
+			g.mu.Lock()
+			g.conns = append(g.conns, in, out)
+			g.mu.Unlock()
+			pipe := func(to, from net.Conn) {
+				_, _ = io.Copy(to, from)
+				_ = to.Close()
+			}
+			go pipe(in, out)
+			go pipe(out, in)
+		}
+	}()
+}
+
+func (g *gate) shut() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ln != nil {
+		_ = g.ln.Close()
+	}
+	for _, c := range g.conns {
+		_ = c.Close()
+	}
+	g.ln, g.conns = nil, nil
+}
