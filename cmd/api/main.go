@@ -179,11 +179,13 @@ func serve(ctx context.Context, c config, log *slog.Logger, listening func(net.A
 	return err
 }
 
-// drain lets running requests end. One that does not is cut: its attempt is
+// drain takes requests for a moment longer, so that who watches /readyz sends no
+// more, and then lets running ones end. One that does not is cut: its attempt is
 // undone by its connection's end, and its client tries again.
 func drain(srv *http.Server, timeout time.Duration, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
+	<-time.After(min(time.Second, timeout/15))
 	if err := srv.Shutdown(ctx); err != nil {
 		log.Warn("requests were still running, and are cut", "error", err)
 		_ = srv.Close() // says nothing that could be acted on

@@ -384,31 +384,61 @@ func TestReplica_Shutdown(t *testing.T) {
 		lock.release()
 	})
 
-	// Readiness goes before the listener does: who still has a connection hears it.
-	t.Run("NotReadyWhileDraining", func(t *testing.T) {
+	// Readiness goes first, so that who watches it sends its requests elsewhere.
+	t.Run("NotReadyAndThenNotThere", func(t *testing.T) {
 		t.Parallel()
-		db := pgtest.New(t)
-		r := startOn(t, db)
-		lock := holdTable(t, db)
-		addr := strings.TrimPrefix(r.url, "http://")
-		conn, err := net.Dial("tcp", addr)
-		if err != nil {
-			t.Fatal(err)
+		r := startOn(t, pgtest.New(t), "SHUTDOWN_TIMEOUT=15s")
+		if got := r.get("/readyz"); got.status != 200 {
+			t.Errorf("before: %v", got)
 		}
-		defer conn.Close()
-		// Two requests on one connection: the second is read when the first ends,
-		// which is in the drain.
-		fmt.Fprintf(conn, "POST /v1/payment_intents HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nIdempotency-Key: K\r\nContent-Length: %d\r\n\r\n%s", merchant, len(example), example)
-		eventually(t, "the create does not wait for the table", func() bool { return waiting(t, db, create) == 1 })
 		r.signal(t, syscall.SIGTERM)
 		r.logged(t, "shutting down")
-		lock.release()
-		answer, err := io.ReadAll(conn)
-		if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 201") || !strings.Contains(string(answer), "Connection: close") {
-			t.Errorf("answer in the drain: %q, %v", answer, err)
+		if got := r.get("/readyz"); got.status != 503 || got.code() != "unavailable" {
+			t.Errorf("/readyz after SIGTERM: %v", got)
 		}
+		if got := r.post("K", example); !got.fresh() {
+			t.Errorf("a create from who has not heard: %v", got)
+		}
+		eventually(t, "still accepts connections", func() bool { return r.get("/readyz").status == 0 })
 		r.wait(t)
 	})
+}
+
+// TestReplica_SlowClient checks that who sends slowly holds no connection of the
+// database's: there is only one here.
+func TestReplica_SlowClient(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	r := startOn(t, db, "DB_MAX_CONNS=1", "SWEEP_INTERVAL=1h")
+	slow := []net.Conn{dial(t, r), dial(t, r), dial(t, r)}
+	half := len(example) / 2
+	for i, conn := range slow {
+		fmt.Fprintf(conn, "POST /v1/payment_intents HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer %s\r\nIdempotency-Key: slow%d\r\nContent-Length: %d\r\n\r\n%s",
+			merchant, i, len(example), example[:half])
+	}
+	for i := range 3 {
+		if got := r.post(fmt.Sprint("K", i), example); !got.fresh() {
+			t.Errorf("beside slow clients: %v", got)
+		}
+	}
+	for _, conn := range slow {
+		fmt.Fprint(conn, example[half:])
+		if answer, err := io.ReadAll(conn); err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 201") {
+			t.Errorf("a slow client: %q, %v", answer, err)
+		}
+	}
+	wantPaired(t, db)
+}
+
+// dial opens a connection to the replica, which the test writes to itself.
+func dial(t *testing.T, r *replica) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
 }
 
 func TestReplica_Sweeper(t *testing.T) {

@@ -475,24 +475,27 @@ func testDeleteExpiredConcurrently(t *testing.T, h Harness) {
 	}
 }
 
+// claim claims. Where that yields an attempt, it ends with the test at the
+// latest, wanted or not.
 func claim(t *testing.T, h Harness, id idempotency.ID, fp idempotency.Fingerprint) idempotency.Claim {
 	t.Helper()
 	c, err := h.Store.Claim(t.Context(), id, fp)
 	if err != nil {
 		t.Fatalf("Claim(%v): %v", id, err)
 	}
+	if c.Attempt != nil {
+		t.Cleanup(func() { _ = c.Attempt.Abandon(context.Background()) })
+	}
 	return c
 }
 
-// fresh claims, and fails the test unless the claim may run. Its attempt ends
-// with the test at the latest.
+// fresh claims, and fails the test unless the claim may run.
 func fresh(t *testing.T, h Harness, id idempotency.ID, fp idempotency.Fingerprint) idempotency.Attempt {
 	t.Helper()
 	c := claim(t, h, id, fp)
 	if c.Outcome != idempotency.Fresh || c.Attempt == nil || c.Record != nil {
 		t.Fatalf("Claim(%v) = %+v, want fresh with an attempt", id, c)
 	}
-	t.Cleanup(func() { _ = c.Attempt.Abandon(context.Background()) })
 	return c.Attempt
 }
 

@@ -65,7 +65,18 @@ func newFixture(t *testing.T, lease time.Duration, change ...func(*pgxpool.Confi
 	if f.pool, err = pgxpool.NewWithConfig(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(f.pool.Close)
+	t.Cleanup(func() {
+		closed := make(chan struct{})
+		go func() {
+			f.pool.Close()
+			close(closed)
+		}()
+		select {
+		case <-closed:
+		case <-time.After(patience):
+			t.Error("a connection was not given back to the pool")
+		}
+	})
 	f.store = pgidem.New(f.pool, idemtest.TTL, lease)
 	return f
 }
