@@ -72,9 +72,10 @@ func (s *server) logged(next http.Handler) http.Handler {
 		defer func() {
 			if v := recover(); v != nil {
 				e.fail(&idempotency.PanicError{Value: v, Stack: debug.Stack()})
-				if ww.Status() == 0 {
-					fail(ww, r, errPanicked)
+				if ww.Status() != 0 {
+					panic(http.ErrAbortHandler) // half an answer must not look like a whole one
 				}
+				fail(ww, r, errPanicked)
 			}
 		}()
 		next.ServeHTTP(ww, r)
