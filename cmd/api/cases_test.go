@@ -363,7 +363,7 @@ func case12(t *testing.T, db *pgtest.DB) {
 
 func case13(t *testing.T, db *pgtest.DB) {
 	r := startOn(t, db)
-	const max = "115792089237316195423570985008687907853269984665640564039457584007913129639935"
+	const largest = "115792089237316195423570985008687907853269984665640564039457584007913129639935"
 	refused := []string{
 		`"0100"`, `"0x10"`, `"1_000"`, `"+5"`, `"-0"`, `"-1"`, `"1e18"`, `"0"`, `""`, `" 1"`, `"1 "`, `"1.0"`, `"1,000"`, `"١"`, `"１"`, `"NaN"`, `"Infinity"`,
 		`100`, `1e3`, `null`, `true`, `[]`, `["1"]`, `{}`, `"` + strings.Repeat("9", 78) + `"`, `"1` + strings.Repeat("0", 78) + `"`,
@@ -375,7 +375,7 @@ func case13(t *testing.T, db *pgtest.DB) {
 			t.Errorf("amount %.90s: %.300v", amount, got)
 		}
 	}
-	for i, amount := range []string{"1", "9007199254740993", "18446744073709551616", max} {
+	for i, amount := range []string{"1", "9007199254740993", "18446744073709551616", largest} {
 		got := r.post(fmt.Sprint("L", i), with("amount", `"`+amount+`"`))
 		if !got.fresh() || !strings.Contains(got.body, `"amount":"`+amount+`"`) {
 			t.Errorf("amount %s: %v", amount, got)

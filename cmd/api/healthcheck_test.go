@@ -67,7 +67,7 @@ func TestHealthcheck(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ln.Close()
+		_ = ln.Close()
 		out, code := check(t.Context(), ln.Addr().String())
 		if code != 1 || !strings.Contains(out, "can not be reached") || strings.Count(out, "\n") != 1 {
 			t.Errorf("exit code %d, output %q; want 1, one line", code, out)

@@ -233,7 +233,7 @@ func TestReplica_Lease(t *testing.T) {
 	db := pgtest.New(t)
 	a, b := startOn(t, db, "IDEMPOTENCY_LEASE=500ms"), startOn(t, db, "IDEMPOTENCY_LEASE=500ms")
 
-	t.Run("AStatementThatHangs", func(t *testing.T) {
+	t.Run("AStatementThatHangs", func(t *testing.T) { //nolint:paralleltest // the two share their replicas
 		lock := holdTable(t, db)
 		if got := a.post("K", example); got.status != 409 || got.code() != "idempotency_attempt_superseded" || got.header.Get("Retry-After") != "1" {
 			t.Errorf("a create that hangs: %v", got)
@@ -244,7 +244,7 @@ func TestReplica_Lease(t *testing.T) {
 		}
 	})
 
-	t.Run("AProcessThatHangs", func(t *testing.T) {
+	t.Run("AProcessThatHangs", func(t *testing.T) { //nolint:paralleltest // as above
 		lock := holdTable(t, db)
 		late := make(chan reply)
 		go func() { late <- a.post("L", example) }()
@@ -579,7 +579,7 @@ func TestReplica_ClientHangsUp(t *testing.T) {
 		if err == nil {
 			req.Header.Set("Authorization", "Bearer "+merchant)
 			req.Header.Set("Idempotency-Key", "K")
-			_, err = client.Do(req) //nolint:bodyclose // there is no answer
+			_, err = client.Do(req)
 		}
 		gone <- err
 	}()

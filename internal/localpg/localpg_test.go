@@ -489,7 +489,7 @@ func env(vars map[string]string) func(string) string {
 // its links resolved (macOS's are beneath one).
 func openDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "localpg-test-")
+	dir, err := os.MkdirTemp("", "localpg-test-") //nolint:usetesting // t.TempDir is in one that is closed to that user
 	if err != nil {
 		t.Fatal(err)
 	}

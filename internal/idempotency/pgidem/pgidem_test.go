@@ -622,7 +622,8 @@ func TestTx_Query(t *testing.T) {
 	if got := f.work(t); got != 1 {
 		t.Errorf("%d rows of work, want 1", got)
 	}
-	if _, err := tx.Query(t.Context(), "select 1"); err == nil {
+	if rows, err := tx.Query(t.Context(), "select 1"); err == nil {
+		rows.Close()
 		t.Error("Query after the end succeeded")
 	}
 	if _, err := tx.Exec(t.Context(), "select 1"); err == nil {
@@ -692,6 +693,7 @@ type wire struct {
 	mu      sync.Mutex
 	count   int
 	silent  bool
+	conns   []net.Conn
 	dropOut bool   // the next write never arrives, and the connection ends
 	lose    string // the answer with this in it never arrives, and the connection ends
 }
@@ -701,14 +703,24 @@ func (w *wire) Dial(ctx context.Context, network, addr string) (net.Conn, error)
 	if err != nil {
 		return nil, err
 	}
+	w.set(func() { w.conns = append(w.conns, c) })
 	return &wireConn{Conn: c, wire: w}, nil
 }
 
 func (w *wire) trips() int             { w.mu.Lock(); defer w.mu.Unlock(); return w.count }
 func (w *wire) silence()               { w.set(func() { w.silent = true }) }
-func (w *wire) heal()                  { w.set(func() { w.silent = false }) }
 func (w *wire) dropNextWrite()         { w.set(func() { w.dropOut = true }) }
 func (w *wire) loseAnswer(with string) { w.set(func() { w.lose = with }) }
+
+// heal ends the silence, and the connections that fell into it.
+func (w *wire) heal() {
+	w.set(func() {
+		w.silent = false
+		for _, c := range w.conns {
+			_ = c.Close()
+		}
+	})
+}
 
 func (w *wire) set(change func()) {
 	w.mu.Lock()
@@ -732,7 +744,7 @@ func (c *wireConn) Write(p []byte) (int, error) {
 	case silent:
 		return len(p), nil
 	case drop:
-		_ = c.Conn.Close()
+		_ = c.Close()
 		return 0, io.ErrClosedPipe
 	}
 	return c.Conn.Write(p)
@@ -744,7 +756,7 @@ func (c *wireConn) Read(p []byte) (int, error) {
 	defer c.wire.mu.Unlock()
 	if c.wire.lose != "" && bytes.Contains(p[:n], []byte(c.wire.lose)) {
 		c.wire.lose = ""
-		_ = c.Conn.Close()
+		_ = c.Close()
 		return 0, io.ErrUnexpectedEOF
 	}
 	if c.asked && n > 0 {

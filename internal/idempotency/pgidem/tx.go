@@ -92,7 +92,7 @@ type batchRows struct {
 // Close implements pgx.Rows.
 func (r *batchRows) Close() {
 	r.Rows.Close()
-	if err := errors.Join(r.Rows.Err(), r.br.Close()); err != nil {
+	if err := errors.Join(r.Err(), r.br.Close()); err != nil {
 		_ = r.tx.fail(err)
 	}
 }

@@ -481,7 +481,7 @@ func TestInterpret(t *testing.T) {
 		if !errors.Is(got, intent.ErrUnavailable) || !errors.Is(got, err) {
 			t.Errorf("interpret(%v) = %v, want ErrUnavailable and the cause", err, got)
 		}
-		if again := interpret(got); again != got {
+		if again := interpret(got); again.Error() != got.Error() {
 			t.Errorf("interpret(%v) = %v, want it as it is", got, again)
 		}
 	}
