@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"intentd/internal/idempotency"
@@ -397,6 +398,10 @@ func TestAttempt_Complete(t *testing.T) {
 				if err == nil {
 					t.Error("Complete succeeded")
 				}
+				var cause *pgconn.PgError
+				if !errors.As(err, &cause) || cause.Code == "25P02" {
+					t.Errorf("Complete = %v, want the failure that came first", err)
+				}
 				for _, other := range []error{idempotency.ErrInDoubt, idempotency.ErrTaken, idempotency.ErrSuperseded} {
 					if errors.Is(err, other) {
 						t.Errorf("Complete = %v, which it is not", err)
@@ -633,10 +638,37 @@ func TestTx_Query(t *testing.T) {
 
 func TestStore_DeleteExpired(t *testing.T) {
 	t.Parallel()
+	t.Run("WaitsForNobody", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, longLease, func(c *pgxpool.Config) {
+			c.ConnConfig.RuntimeParams["lock_timeout"] = "1s"
+		})
+		f.db.Exec(t, insertDue, 3)
+		tx, err := f.db.Pool.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tx.Rollback(context.Background())
+		if _, err := tx.Exec(t.Context(), "select from idempotency_keys where key = '2' for update"); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := f.store.DeleteExpired(t.Context(), 10); n != 2 || err != nil {
+			t.Errorf("DeleteExpired = %d, %v; want the 2 that nobody holds", n, err)
+		}
+	})
+	t.Run("GoesByTheIndex", testDeleteExpiredPlan)
+}
+
+// insertDue makes records of which up to a hundred are due.
+const insertDue = `
+insert into idempotency_keys (scope, key, fingerprint, status, header, body, created_at, expires_at)
+select 's', n::text, sha256('x'), 200, '{}', '', now() - interval '1 day', now() + make_interval(secs => n - 100)
+from generate_series(1, $1) n`
+
+func testDeleteExpiredPlan(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, longLease)
-	f.db.Exec(t, `insert into idempotency_keys (scope, key, fingerprint, status, header, body, created_at, expires_at)
-		select 's', n::text, sha256('x'), 200, '{}', '', now() - interval '1 day', now() + make_interval(secs => n - 100)
-		from generate_series(1, 20000) n`)
+	f.db.Exec(t, insertDue, 20_000)
 	f.db.Exec(t, "analyze idempotency_keys")
 	rows, err := f.pool.Query(t.Context(), "explain "+pgidem.DeleteExpiredSQL, 50)
 	if err != nil {
