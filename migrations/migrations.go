@@ -58,6 +58,9 @@ var (
 	// Nothing here can cause that; a person has to look. It is not temporary.
 	ErrDirty = errors.New("the database schema is marked dirty")
 
+	// ErrEncoding says that the database does not keep text as UTF-8. It must be
+	// made anew: create database ... encoding 'UTF8' template template0.
+	ErrEncoding = errors.New("the database's encoding is not UTF8")
 	// ErrServerVersion says that the server is older than MinServer.
 	// It is not temporary.
 	ErrServerVersion = errors.New("the PostgreSQL server is too old")
@@ -78,7 +81,7 @@ var (
 // program was here, is left alone without a lock or a write. Up ends when ctx
 // does, and the migration then running is undone.
 //
-// It returns ErrDirty or ErrServerVersion where a person has to act; any other
+// It returns ErrDirty, ErrEncoding or ErrServerVersion where a person has to act; any other
 // error may be temporary, and calling Up again is always safe.
 func Up(ctx context.Context, url string) error {
 	return up(ctx, url, files)
@@ -183,7 +186,7 @@ func migrateWith(ctx context.Context, url string, files fs.FS,
 		config.ConnectTimeout = connectTimeout
 	}
 	if config.ValidateConnect == nil {
-		config.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+		config.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsPrimary
 	}
 	// golang-migrate passes a bigint as text, which exec mode takes for a text.
 	config.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
@@ -195,7 +198,8 @@ func migrateWith(ctx context.Context, url string, files fs.FS,
 	db := stdlib.OpenDB(*config, stdlib.OptionAfterConnect(func(_ context.Context, conn *pgx.Conn) error {
 		// pgx then asks the server to cancel what the connection was waiting for.
 		context.AfterFunc(alive, func() { _ = conn.PgConn().Conn().Close() })
-		_, err := conn.Exec(alive, fmt.Sprintf("set lock_timeout = %d", turnTimeout.Milliseconds()))
+		// A primary whose sessions are read only by default is one all the same.
+		_, err := conn.Exec(alive, fmt.Sprintf("set default_transaction_read_only = off; set lock_timeout = %d", turnTimeout.Milliseconds()))
 		return err
 	}))
 	defer db.Close()
@@ -246,10 +250,16 @@ func run(db *sql.DB, files fs.FS, action func(*migrate.Migrate) error) error {
 }
 
 func requireServer(ctx context.Context, db *sql.DB) error {
-	var number int
-	const query = "select current_setting('server_version_num')::int"
-	if err := db.QueryRowContext(ctx, query).Scan(&number); err != nil {
+	var (
+		number   int
+		encoding string
+	)
+	const query = "select current_setting('server_version_num')::int, current_setting('server_encoding')"
+	if err := db.QueryRowContext(ctx, query).Scan(&number, &encoding); err != nil {
 		return err
+	}
+	if encoding != "UTF8" {
+		return fmt.Errorf("%w: it is %s", ErrEncoding, encoding)
 	}
 	return checkServer(number)
 }

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"intentd/internal/idempotency"
@@ -76,6 +77,12 @@ func postgresBackend(ctx context.Context, c config, log *slog.Logger, db *databa
 	pc.MaxConns = c.MaxConns
 	if pc.ConnConfig.ConnectTimeout == 0 {
 		pc.ConnConfig.ConnectTimeout = connectTimeout
+	}
+	if pc.ConnConfig.ValidateConnect == nil {
+		// Of several hosts the one that can be written to, and after a failover
+		// no longer the old one. Not "read-write", which would refuse a primary
+		// whose sessions are read only by default.
+		pc.ConnConfig.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsPrimary
 	}
 	if pc.ConnConfig.RuntimeParams["application_name"] == "" {
 		pc.ConnConfig.RuntimeParams["application_name"] = "intentd"

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -91,10 +92,15 @@ func parseConfig(environ []string) (config, error) {
 			mistakes = append(mistakes, fmt.Errorf("%s: %s", name, rule))
 		}
 	}
-	_, _, addrErr := net.SplitHostPort(c.Addr)
+	_, port, addrErr := net.SplitHostPort(c.Addr)
+	if addrErr == nil {
+		_, addrErr = net.DefaultResolver.LookupPort(context.Background(), "tcp", port) // a table, no question to anybody
+	}
 	check("Addr", "must be host:port", addrErr == nil)
-	_, urlErr := pgxpool.ParseConfig(c.DatabaseURL)
-	check("DatabaseURL", "must be a PostgreSQL URL (postgres://user:password@host/database) or DSN", urlErr == nil)
+	if c.DatabaseURL != "" {
+		_, urlErr := pgxpool.ParseConfig(c.DatabaseURL)
+		check("DatabaseURL", "must be a PostgreSQL URL (postgres://user:password@host/database) or DSN", urlErr == nil)
+	}
 	check("Store", "must be postgres or memory", c.Store == storePostgres || c.Store == storeMemory)
 	check("Lease", "must be from 100ms to 1h", c.Lease >= 100*time.Millisecond && c.Lease <= time.Hour)
 	check("TTL", "must be from IDEMPOTENCY_LEASE to 8760h (a year)", c.TTL >= c.Lease && c.TTL <= 8760*time.Hour)

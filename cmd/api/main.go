@@ -207,6 +207,8 @@ func newServer(c config, log *slog.Logger, h http.Handler) *http.Server {
 		WriteTimeout:      header + body + c.Lease + answer,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		// "OPTIONS *" is a path like any other, and there is nothing at it.
+		DisableGeneralOptionsHandler: true,
+		ErrorLog:                     slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"intentd/internal/localpg"
 	"intentd/internal/pgtest"
 	"intentd/migrations"
 )
@@ -170,7 +172,7 @@ func TestParseConfig(t *testing.T) {
 			}
 		}
 		for _, bad := range []string{"IDEMPOTENCY_LEASE=99ms", "IDEMPOTENCY_LEASE=61m", "IDEMPOTENCY_TTL=29s", "IDEMPOTENCY_TTL=9000h", "SWEEP_INTERVAL=9ms",
-			"SWEEP_BATCH=-1", "SWEEP_BATCH=1.5", "DB_MAX_CONNS=0", "DB_MAX_CONNS=4294967297", "API_ADDR=8080", "API_STORE=redis"} {
+			"SWEEP_BATCH=-1", "SWEEP_BATCH=1.5", "DB_MAX_CONNS=0", "DB_MAX_CONNS=4294967297", "API_ADDR=8080", "API_ADDR=127.0.0.1:99999", "API_ADDR=:no-such-service", "API_STORE=redis"} {
 			if _, err := parseConfig([]string{bad}); err == nil {
 				t.Errorf("%s is taken", bad)
 			}
@@ -404,6 +406,140 @@ func TestReplica_Shutdown(t *testing.T) {
 	})
 }
 
+// TestReplica_HostileDefaults is a database whose sessions are made for reading.
+func TestReplica_HostileDefaults(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Empty(t)
+	for _, setting := range []string{"default_transaction_read_only = on", "default_transaction_isolation = serializable"} {
+		db.Exec(t, fmt.Sprintf(`do $$ begin execute format('alter database %%I set %s', current_database()); end $$`, setting))
+	}
+	r := startOn(t, db, "SWEEP_INTERVAL=20ms")
+	eventually(t, "not ready", func() bool { return r.get("/readyz").status == 200 })
+	short := r.post("K", with("expires_in_seconds", "1"))
+	if !short.fresh() {
+		t.Fatalf("create: %v", short)
+	}
+	eventually(t, "the sweeper does not cancel", func() bool {
+		return strings.Contains(r.get("/v1/payment_intents/"+short.id(t)).body, `"state":"canceled","version":2`)
+	})
+	wantPaired(t, db)
+}
+
+// TestReplica_StandbyFirst names a standby before the primary, as a URL does
+// after a failover.
+func TestReplica_StandbyFirst(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	primary, err := pgx.ParseConfig(db.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := openDir(t)
+	private := func() *localpg.Server {
+		t.Helper()
+		s, err := localpg.Start(t.Context(), localpg.Options{DataDir: filepath.Join(dir, "standby")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = s.Stop(context.Background()) })
+		return s
+	}
+	s := private()
+	conn, err := pgx.Connect(t.Context(), s.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = conn.Exec(t.Context(), "create role "+pgx.Identifier{primary.User}.Sanitize()+" superuser login")
+	if primary.User != localpg.Name && err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Exec(t.Context(), "create database "+pgx.Identifier{primary.Database}.Sanitize()); err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.Close(t.Context())
+	if err := s.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// A server that finds this file is a standby, even of nobody.
+	if err := os.WriteFile(filepath.Join(dir, "standby", "standby.signal"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s = private()
+	standby, err := pgx.ParseConfig(s.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, fmt.Sprintf("DATABASE_URL=host=%s,%s port=%d,%d user=%s password=%s dbname=%s sslmode=disable",
+		standby.Host, primary.Host, standby.Port, primary.Port, primary.User, quoted(primary.Password), primary.Database))
+	eventually(t, "not ready", func() bool { return r.get("/readyz").status == 200 })
+	for i := range 20 {
+		if got := r.post(fmt.Sprint("K", i), example); !got.fresh() {
+			t.Errorf("create: %v", got)
+		}
+	}
+	wantPaired(t, db)
+}
+
+// quoted is a value in a keyword DSN.
+func quoted(value string) string {
+	return "'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(value) + "'"
+}
+
+// openDir returns a directory that the user can enter that PostgreSQL runs as,
+// which t.TempDir's parents do not allow where the tests are root's.
+func openDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "api-test-") //nolint:usetesting // see above
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// TestReplica_UnreadBody checks that nobody waits for a body that is not needed:
+// these never come.
+func TestReplica_UnreadBody(t *testing.T) {
+	t.Parallel()
+	r := start(t, "API_STORE=memory")
+	auth := "Authorization: Bearer " + merchant + "\r\n"
+	for name, c := range map[string]struct{ request, want string }{
+		"NoCredential":  {"POST /v1/payment_intents HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n", "401"},
+		"NoKey":         {"POST /v1/payment_intents HTTP/1.1\r\nHost: x\r\n" + auth + "Content-Length: 500\r\n\r\n", "400"},
+		"TooLarge":      {"POST /v1/payment_intents HTTP/1.1\r\nHost: x\r\n" + auth + "Idempotency-Key: K\r\nContent-Length: 70000\r\n\r\n", "413"},
+		"NoRoute":       {"POST /nothing HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n", "404"},
+		"WrongMethod":   {"PUT /v1/payment_intents HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n", "405"},
+		"Get":           {"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n", "200"},
+		"NoLength":      {"POST /v1/payment_intents HTTP/1.0\r\n" + auth + "Idempotency-Key: K\r\nTransfer-Encoding: chunked\r\n\r\n", "400"},
+		"OptionsOfAll":  {"OPTIONS * HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "404"},
+		"ExpectRefused": {"POST /v1/payment_intents HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 500\r\n\r\n", "401"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			conn := dial(t, r)
+			if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil { // the bounds of reading begin at 15 s
+				t.Fatal(err)
+			}
+			fmt.Fprint(conn, c.request)
+			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			body, err := io.ReadAll(resp.Body)
+			if err != nil || !strings.HasPrefix(resp.Status, c.want) || !strings.HasPrefix(string(body), "{") || !resp.Close {
+				t.Errorf("answer %s %v %q, %v; want %s", resp.Status, resp.Header, body, err, c.want)
+			}
+		})
+	}
+	if got := r.post("K", example); !got.fresh() {
+		t.Errorf("the key of a body that could not be read: %v", got)
+	}
+}
+
 // TestReplica_SlowClient checks that who sends slowly holds no connection of the
 // database's: there is only one here.
 func TestReplica_SlowClient(t *testing.T) {
@@ -515,17 +651,7 @@ func TestReplica_Memory(t *testing.T) {
 // TestReplica_PrivateServer is make api-run: no database but the one it brings.
 func TestReplica_PrivateServer(t *testing.T) {
 	t.Parallel()
-	// Not t.TempDir: its parents are closed to the user that PostgreSQL runs as
-	// where the tests are root's.
-	dir, err := os.MkdirTemp("", "api-test-") //nolint:usetesting // see above
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-
+	dir := openDir(t)
 	r := start(t, "PWD="+dir)
 	first := r.post("K", example)
 	if !first.fresh() {

@@ -178,7 +178,7 @@ func text(value jsontext.Value) (string, bool) {
 
 func wrongType(name, want string, value jsontext.Value) error {
 	if value.Kind() == 'n' {
-		return invalidRequest(fmt.Sprintf("%s must be %s, not null; leave an optional member out", name, want))
+		return invalidRequest(fmt.Sprintf("%s must be %s, not null", name, want))
 	}
 	return invalidRequest(fmt.Sprintf("%s must be %s", name, want))
 }

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"runtime/debug"
@@ -21,6 +22,22 @@ type entry struct {
 	outcome     idempotency.Outcome
 	fingerprint string
 	err         error // why the answer is a 5xx or nothing was kept
+	unread      bool  // a body was announced, and not read to its end
+}
+
+// announced is a request's body that tells the entry when it has been read.
+type announced struct {
+	io.ReadCloser
+	e *entry
+}
+
+// Read implements io.Reader.
+func (b announced) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if errors.Is(err, io.EOF) {
+		b.e.unread = false
+	}
+	return n, err
 }
 
 type entryKey struct{}
@@ -61,6 +78,15 @@ func (s *server) logged(next http.Handler) http.Handler {
 		r = r.WithContext(context.WithValue(r.Context(), entryKey{}, e))
 		ww := middleware.NewWrapResponseWriter(w, r.ProtoMajor)
 		ww.Header().Set("X-Request-Id", id)
+		if r.ContentLength != 0 {
+			e.unread = true
+			r.Body = announced{r.Body, e}
+			// Nothing reads such a body, and net/http would wait for it before it
+			// answers, unless the connection ends here.
+			if r.Method == http.MethodGet || r.Method == http.MethodHead {
+				ww.Header().Set("Connection", "close")
+			}
+		}
 
 		defer func() {
 			status := ww.Status()

@@ -91,6 +91,9 @@ func fail(w http.ResponseWriter, r *http.Request, err error) {
 		}
 	}
 	h := w.Header()
+	if entryOf(r).unread {
+		h.Set("Connection", "close") // or net/http would wait for the rest before it answers
+	}
 	if p.retry {
 		h.Set("Retry-After", "1")
 	}

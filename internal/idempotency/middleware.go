@@ -157,6 +157,11 @@ func (l *layer) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *Refus
 	if r.ContentLength > l.MaxBody {
 		return nil, bodyTooLarge(l.MaxBody)
 	}
+	// RFC 9112, section 6.1: HTTP/1.0 knows no transfer codings, and net/http
+	// drops one silently. Without a length there is no telling what was sent.
+	if !r.ProtoAtLeast(1, 1) && r.Header.Get("Content-Length") == "" {
+		return nil, bodyUnreadable("a body in HTTP/1.0 needs a Content-Length")
+	}
 	rc := http.NewResponseController(w)
 	// A writer without deadlines (a test's recorder) has no slow client either.
 	_ = rc.SetReadDeadline(time.Now().Add(l.BodyTimeout))
@@ -181,16 +186,17 @@ func (l *layer) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *Refus
 
 // serve claims the request's key and does what the claim says.
 func (l *layer) serve(w http.ResponseWriter, r *http.Request, req request) {
-	// From here on the client's patience does not count, only the lease.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), l.store.Lease())
-	defer cancel()
-
+	// From here on the client's patience does not count, only the store's and
+	// the lease.
+	ctx := context.WithoutCancel(r.Context())
 	claim, err := l.claim(ctx, req)
 	ev := Event{Outcome: claim.Outcome, Fingerprint: req.fp, Err: err}
 	switch {
 	case err != nil:
 		l.refuse(w, r, ev, unavailable())
 	case claim.Outcome == Fresh:
+		ctx, cancel := context.WithTimeout(ctx, l.store.Lease())
+		defer cancel()
 		l.run(ctx, w, r, req, claim.Attempt)
 	default:
 		l.answer(w, r, req, claim)

@@ -313,12 +313,13 @@ func createDatabase(ctx context.Context, url string) error {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	_, err = conn.Exec(ctx, "create database "+Name)
-	var pgErr *pgconn.PgError
-	const duplicateDatabase = "42P04"
-	if errors.As(err, &pgErr) && pgErr.Code == duplicateDatabase {
-		return nil
+	// Asked first, since a cluster that somebody made a standby can not try.
+	var there bool
+	const exists = "select exists (select from pg_database where datname = $1)"
+	if err := conn.QueryRow(ctx, exists, Name).Scan(&there); err != nil || there {
+		return err
 	}
+	_, err = conn.Exec(ctx, "create database "+Name)
 	return err
 }
 

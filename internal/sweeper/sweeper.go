@@ -67,7 +67,13 @@ func (s *Sweeper) sweep(ctx context.Context, job Job) {
 	}
 }
 
+// batchTimeout is for a batch that hears nothing: a connection that was lost in
+// silence must not end the sweeping.
+const batchTimeout = 30 * time.Second
+
 func (s *Sweeper) batch(ctx context.Context, job Job) (n int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
+	defer cancel()
 	defer func() {
 		if v := recover(); v != nil {
 			err = fmt.Errorf("panic: %v", v)

@@ -104,6 +104,21 @@ func TestSweeper_Run(t *testing.T) {
 		})
 	}
 
+	t.Run("SilenceIsBounded", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			tried := 0
+			log := run(t, 5*time.Minute, sweeper.Job{Name: "silent", Run: func(ctx context.Context, _ int) (int, error) {
+				tried++
+				<-ctx.Done()
+				return 0, ctx.Err()
+			}})
+			if tried < 5 || !strings.Contains(log, "job=silent") {
+				t.Errorf("a job that hears nothing was tried %d times in 5 minutes, and logged:\n%s", tried, log)
+			}
+		})
+	})
+
 	t.Run("EndsInTheMiddle", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {

@@ -20,6 +20,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/semaphore"
 
 	"intentd/internal/idempotency"
 )
@@ -104,6 +105,7 @@ type Store struct {
 	pool  *pgxpool.Pool
 	ttl   time.Duration
 	lease time.Duration
+	slots *semaphore.Weighted // the places of running attempts
 }
 
 // New returns a store over pool, which Configure should have prepared. Records
@@ -114,7 +116,9 @@ func New(pool *pgxpool.Pool, ttl, lease time.Duration) *Store {
 	if lease < time.Millisecond || ttl < lease {
 		panic("pgidem: New needs 1ms <= lease <= ttl")
 	}
-	return &Store{pool: pool, ttl: ttl, lease: lease}
+	conns := int64(pool.Config().MaxConns)
+	rest := min(conns-1, max(1, conns/5))
+	return &Store{pool: pool, ttl: ttl, lease: lease, slots: semaphore.NewWeighted(conns - rest)}
 }
 
 // Lease implements idempotency.Store.
@@ -139,11 +143,22 @@ func (s *Store) DeleteExpired(ctx context.Context, limit int) (int, error) {
 // pinging is how a claim wants its connection.
 type pinging struct{}
 
+const (
+	// pingTimeout is for a connection to show that it lives.
+	pingTimeout = time.Second
+	// claimTimeout is for a claim on one connection.
+	claimTimeout = 2 * time.Second
+	// slotPatience is how long a claim waits for a place among the running
+	// attempts before it looks whether it needs one.
+	slotPatience = 100 * time.Millisecond
+)
+
 // Configure prepares a pool for Store: a claim takes a connection without asking
 // first whether it still lives, which would be one more round trip. Where it
 // does not, the claim is made again on one that has answered. Other uses of the
 // pool ping a connection that was idle for over a second, as pgxpool does.
 func Configure(c *pgxpool.Config) {
+	c.PingTimeout = pingTimeout
 	c.ShouldPing = func(ctx context.Context, p pgxpool.ShouldPingParams) bool {
 		if ping, ok := ctx.Value(pinging{}).(bool); ok {
 			return ping
@@ -154,12 +169,28 @@ func Configure(c *pgxpool.Config) {
 
 // Claim implements idempotency.Store, in one round trip where the claim is
 // fresh.
+//
+// A fifth of the pool is kept free of attempts, so that copies of a request, and
+// whatever else uses the pool, need not wait where every attempt hangs. A claim
+// that finds no place looks through that rest, and waits for a place only if the
+// request is to run.
 func (s *Store) Claim(ctx context.Context, id idempotency.ID, fp idempotency.Fingerprint) (idempotency.Claim, error) {
-	c, err := s.claim(context.WithValue(ctx, pinging{}, false), id, fp)
-	if err != nil && ctx.Err() == nil {
-		// Nothing has run, so nothing can run twice: once more, on a connection
-		// that is known to live.
-		c, err = s.claim(context.WithValue(ctx, pinging{}, true), id, fp)
+	placed := s.place(ctx, slotPatience)
+	c, err := s.claimTwice(ctx, id, fp)
+	if err == nil && c.Outcome == idempotency.Fresh && !placed {
+		_ = c.Attempt.Abandon(ctx) // it is made anew when there is a place
+		if err = s.slots.Acquire(ctx, 1); err == nil {
+			placed = true
+			c, err = s.claimTwice(ctx, id, fp)
+		}
+	}
+	release := func() { s.slots.Release(1) }
+	if err == nil && c.Outcome == idempotency.Fresh {
+		c.Attempt.(*attempt).slot = release
+		return c, nil
+	}
+	if placed {
+		release()
 	}
 	if err != nil {
 		return idempotency.Claim{}, fmt.Errorf("claim idempotency key: %w", err)
@@ -167,16 +198,46 @@ func (s *Store) Claim(ctx context.Context, id idempotency.ID, fp idempotency.Fin
 	return c, nil
 }
 
+// place takes a place among the running attempts, if there is one in time.
+func (s *Store) place(ctx context.Context, patience time.Duration) bool {
+	if s.slots.TryAcquire(1) {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return s.slots.Acquire(ctx, 1) == nil
+}
+
+// claimTwice claims, and once more where that failed: nothing has run, so nothing
+// can run twice.
+func (s *Store) claimTwice(ctx context.Context, id idempotency.ID, fp idempotency.Fingerprint) (idempotency.Claim, error) {
+	c, err := s.claim(context.WithValue(ctx, pinging{}, false), id, fp)
+	if err == nil || ctx.Err() != nil {
+		return c, err
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		// Silence: the way to the server was lost, and with it every connection
+		// that is as old. To find them one by one would take as many timeouts.
+		s.pool.Reset()
+	}
+	return s.claim(context.WithValue(ctx, pinging{}, true), id, fp)
+}
+
+// claim claims on one connection.
 func (s *Store) claim(ctx context.Context, id idempotency.ID, fp idempotency.Fingerprint) (idempotency.Claim, error) {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return idempotency.Claim{}, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
+	defer cancel()
 	tx := &Tx{conn: conn, start: time.Now(), lease: s.lease}
 	found, err := tx.open(ctx, id, fp)
 	if err != nil {
-		_ = tx.rollback(ctx) // the first error tells more
-		return idempotency.Claim{}, err
+		// Not for the next one: it may lead to a server that became a standby.
+		_ = conn.Conn().Close(ctx)
+		_ = tx.rollback(ctx)
+		return idempotency.Claim{}, err // which tells more than theirs
 	}
 	var c idempotency.Claim
 	switch rec := found.record; {

@@ -252,6 +252,94 @@ func TestStore_Claim(t *testing.T) {
 		f.wantNothingKept(t)
 	})
 
+	// As when a firewall forgets its flows: what is open hears nothing any more,
+	// what is opened anew does.
+	t.Run("OldConnectionsGoSilent", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, longLease)
+		f.connect(t, 8)
+		f.wire.deafen()
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // the middleware's patience
+		defer cancel()
+		c, err := f.store.Claim(ctx, id, fp)
+		if err != nil || c.Outcome != idempotency.Fresh {
+			t.Fatalf("Claim = %v, %v; want fresh", c.Outcome, err)
+		}
+		if err := c.Attempt.Complete(t.Context(), resp); err != nil {
+			t.Errorf("Complete: %v", err)
+		}
+		f.wire.heal()
+	})
+
+	// Where every attempt hangs, nobody else has to.
+	t.Run("PoolFullOfAttempts", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, longLease, func(c *pgxpool.Config) { c.MaxConns = 5 })
+		key := func(k string) idempotency.ID { return idempotency.ID{Scope: "s", Key: k} }
+		ask := func(k string, fp idempotency.Fingerprint) (idempotency.Claim, error) {
+			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+			defer cancel()
+			return f.store.Claim(ctx, key(k), fp)
+		}
+		done, err := ask("done", fp)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := done.Attempt.Complete(t.Context(), resp); err != nil {
+			t.Fatal(err)
+		}
+		var running []idempotency.Attempt
+		for _, k := range []string{"a", "b", "c", "d"} {
+			c, err := ask(k, fp)
+			if err != nil || c.Outcome != idempotency.Fresh {
+				t.Fatalf("Claim = %v, %v; want fresh", c.Outcome, err)
+			}
+			t.Cleanup(func() { _ = c.Attempt.Abandon(context.Background()) })
+			running = append(running, c.Attempt)
+		}
+		for _, want := range []struct {
+			key     string
+			fp      idempotency.Fingerprint
+			outcome idempotency.Outcome
+		}{
+			{"a", fp, idempotency.InFlight},
+			{"a", idempotency.Fingerprint{1}, idempotency.Mismatch},
+			{"done", fp, idempotency.Replay},
+			{"done", idempotency.Fingerprint{1}, idempotency.Mismatch},
+		} {
+			if c, err := ask(want.key, want.fp); err != nil || c.Outcome != want.outcome {
+				t.Errorf("Claim(%s) = %v, %v; want %v", want.key, c.Outcome, err, want.outcome)
+			}
+		}
+		if c, err := ask("e", fp); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a fifth attempt: %v, %v; want the deadline's error", c.Outcome, err)
+		}
+		if got := pgtest.QueryVal[int](t, f.db, "select count(*) from pg_locks where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database())"); got != 8 {
+			t.Errorf("%d locks are held by 4 attempts, want 8", got)
+		}
+		if err := running[0].Complete(t.Context(), resp); err != nil {
+			t.Fatal(err)
+		}
+		c, err := ask("e", fp)
+		if err != nil || c.Outcome != idempotency.Fresh {
+			t.Fatalf("when there is a place: %v, %v; want fresh", c.Outcome, err)
+		}
+		if err := c.Attempt.Abandon(t.Context()); err != nil {
+			t.Error(err)
+		}
+		// Places come back however an attempt, or a claim, ends.
+		for range 20 {
+			if c, err := ask("f", fp); err != nil || c.Outcome != idempotency.Fresh {
+				t.Fatalf("Claim = %v, %v; want fresh", c.Outcome, err)
+			} else if err := c.Attempt.Abandon(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := ask("done", fp); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+
 	t.Run("BoundsTheSession", func(t *testing.T) {
 		t.Parallel()
 		f := newFixture(t, 7*time.Second)
@@ -725,6 +813,7 @@ type wire struct {
 	mu      sync.Mutex
 	count   int
 	silent  bool
+	deaf    int // connections made before this one are silent
 	conns   []net.Conn
 	dropOut bool   // the next write never arrives, and the connection ends
 	lose    string // the answer with this in it never arrives, and the connection ends
@@ -735,8 +824,12 @@ func (w *wire) Dial(ctx context.Context, network, addr string) (net.Conn, error)
 	if err != nil {
 		return nil, err
 	}
-	w.set(func() { w.conns = append(w.conns, c) })
-	return &wireConn{Conn: c, wire: w}, nil
+	wc := &wireConn{Conn: c, wire: w}
+	w.set(func() {
+		wc.number = len(w.conns)
+		w.conns = append(w.conns, c)
+	})
+	return wc, nil
 }
 
 func (w *wire) trips() int             { w.mu.Lock(); defer w.mu.Unlock(); return w.count }
@@ -744,10 +837,13 @@ func (w *wire) silence()               { w.set(func() { w.silent = true }) }
 func (w *wire) dropNextWrite()         { w.set(func() { w.dropOut = true }) }
 func (w *wire) loseAnswer(with string) { w.set(func() { w.lose = with }) }
 
+// deafen silences the connections that there are, and not the next ones.
+func (w *wire) deafen() { w.set(func() { w.deaf = len(w.conns) }) }
+
 // heal ends the silence, and the connections that fell into it.
 func (w *wire) heal() {
 	w.set(func() {
-		w.silent = false
+		w.silent, w.deaf = false, 0
 		for _, c := range w.conns {
 			_ = c.Close()
 		}
@@ -762,13 +858,14 @@ func (w *wire) set(change func()) {
 
 type wireConn struct {
 	net.Conn
-	wire  *wire
-	asked bool // guarded by wire.mu: written to since the last read
+	wire   *wire
+	number int
+	asked  bool // guarded by wire.mu: written to since the last read
 }
 
 func (c *wireConn) Write(p []byte) (int, error) {
 	c.wire.mu.Lock()
-	silent, drop := c.wire.silent, c.wire.dropOut
+	silent, drop := c.wire.silent || c.number < c.wire.deaf, c.wire.dropOut
 	c.wire.dropOut = false
 	c.asked = true
 	c.wire.mu.Unlock()

@@ -23,6 +23,7 @@ type Tx struct {
 	start time.Time     // not after now, on this process's monotonic clock
 	lease time.Duration // how long the transaction may live, from start
 	err   error         // the first failure
+	slot  func()        // gives the attempt's place back; nil while it has none
 }
 
 type statement struct {
@@ -159,6 +160,9 @@ func (tx *Tx) release() {
 	tx.conn.Release()
 	tx.conn = nil
 	tx.queue = nil
+	if tx.slot != nil {
+		tx.slot()
+	}
 }
 
 // milliseconds spells d as PostgreSQL's timeouts are set, rounded up, so that a
