@@ -2,13 +2,14 @@
 BIN           := .bin
 VERSION       := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 GOLANGCI_LINT := $(BIN)/golangci-lint-v2.15.0
+ACTIONLINT    := $(BIN)/actionlint-v1.7.12
 # The race detector is written in C: without a C compiler the tests run without it.
 RACE          := $(if $(shell command -v $$(go env CC)),-race)
 
-.PHONY: help build api-run test fuzz lint fmt clean
+.PHONY: help build api-run test test-container compose-test fuzz lint fmt clean
 
 help: ## list these commands
-	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 21
 
 build: ## build the service into .bin/api
 	go build -trimpath -ldflags '-X main.version=$(VERSION)' -o $(BIN)/api ./cmd/api
@@ -20,6 +21,17 @@ api-run: build ## run the service on 127.0.0.1:8080, with a PostgreSQL of its ow
 test: ## run every test, on a real PostgreSQL that they find or start
 	go test $(RACE) -shuffle=on ./...
 
+# Found by what they import, so that none is forgotten.
+test-container: export TEST_DATABASE = container
+test-container: export TEST_DATABASE_URL =
+test-container: ## run the tests that need a database, each package in a container of its own
+	go test $(RACE) -tags container -shuffle=on -count=1 ./internal/pgtest \
+		$$(grep -rl '"intentd/internal/pgtest"' --include='*_test.go' . | xargs -n1 dirname | sort -u)
+
+compose-test: export VERSION := $(VERSION)
+compose-test: ## build the image and try what docker-compose.yml promises
+	tests/compose.sh
+
 fuzz: ## fuzz each target for 20 seconds
 	@grep -rlE '^func Fuzz' --include='*_test.go' . | while read -r file; do \
 		for target in $$(sed -nE 's/^func (Fuzz[A-Za-z0-9_]+)\(.*/\1/p' $$file); do \
@@ -27,10 +39,11 @@ fuzz: ## fuzz each target for 20 seconds
 		done; \
 	done
 
-lint: $(GOLANGCI_LINT) ## check format, go.mod and code
+lint: $(GOLANGCI_LINT) $(ACTIONLINT) ## check format, go.mod, code and workflows
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo 'gofmt would change these: make fmt'; exit 1; }
 	go mod tidy -diff
 	$(GOLANGCI_LINT) run ./...
+	$(ACTIONLINT)
 
 fmt: ## format the code
 	gofmt -w .
@@ -38,6 +51,10 @@ fmt: ## format the code
 $(GOLANGCI_LINT): # a tool, and no dependency: its licence and its modules stay out of go.mod
 	GOBIN=$(abspath $(BIN))/tmp go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 	mv $(BIN)/tmp/golangci-lint $@
+
+$(ACTIONLINT):
+	GOBIN=$(abspath $(BIN))/tmp go install github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+	mv $(BIN)/tmp/actionlint $@
 
 clean: ## remove what was built; .data/ and its database stay
 	rm -rf $(BIN)

@@ -19,7 +19,7 @@ const composeTimeout = 5 * time.Minute
 // URL. It stays up when the process ends, as its volume does.
 func composeDatabase(ctx context.Context, log *slog.Logger) (string, error) {
 	if err := exec.CommandContext(ctx, "docker", "info").Run(); err != nil {
-		return "", errors.New("Docker does not answer either")
+		return "", errors.New("no Docker engine answers")
 	}
 	log.Info("no PostgreSQL programs on this machine, starting docker-compose.yml's db")
 	ctx, cancel := context.WithTimeout(ctx, composeTimeout)
@@ -42,9 +42,11 @@ func composeDatabase(ctx context.Context, log *slog.Logger) (string, error) {
 	return u.String(), nil
 }
 
-// compose runs docker compose on the file in the working directory.
+// compose runs docker compose on the files in the working directory: the
+// project's own, and the one that lets a program outside Docker reach db.
 func compose(ctx context.Context, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, "docker", append([]string{"compose"}, args...)...) //nolint:gosec // the arguments are ours
+	files := []string{"compose", "--file", "docker-compose.yml", "--file", "deploy/db-port.yml"}
+	cmd := exec.CommandContext(ctx, "docker", append(files, args...)...) //nolint:gosec // the arguments are ours
 	out, err := cmd.Output()
 	if err != nil {
 		var exit *exec.ExitError
@@ -53,5 +55,5 @@ func compose(ctx context.Context, args ...string) (string, error) {
 		}
 		return "", fmt.Errorf("docker compose %s: %w", args[0], err)
 	}
-	return strings.TrimSpace(string(out)), nil
+	return strings.TrimRight(string(out), "\r\n"), nil // a password may end in a space
 }

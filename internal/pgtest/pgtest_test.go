@@ -46,7 +46,7 @@ func TestNew(t *testing.T) {
 		t.Parallel()
 		watcher := New(t)
 		var name string
-		t.Run("Inner", func(t *testing.T) { name = New(t).name })
+		t.Run("Inner", func(t *testing.T) { name = New(t).name }) //nolint:paralleltest // it has to be over where it is looked for
 		if n := QueryVal[int](t, watcher, "select count(*) from pg_database where datname = $1", name); n != 0 {
 			t.Errorf("database %s is still there", name)
 		}
@@ -165,4 +165,15 @@ func TestWithDatabase(t *testing.T) {
 			t.Errorf("withDatabase = %s, want an error", got)
 		}
 	})
+}
+
+func TestImage(t *testing.T) {
+	t.Parallel()
+	none := func(string) string { return "" }
+	if got := Image(none); !strings.HasPrefix(got, "postgres:") {
+		t.Errorf("Image = %q, want the one of docker-compose.yml", got)
+	}
+	if got := Image(func(name string) string { return "of-" + name }); got != "of-POSTGRES_IMAGE" {
+		t.Errorf("Image = %q, want the value of POSTGRES_IMAGE", got)
+	}
 }

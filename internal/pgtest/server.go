@@ -2,22 +2,9 @@ package pgtest
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"time"
-
-	"github.com/jackc/pgx/v5"
-	"github.com/testcontainers/testcontainers-go"
 
 	"intentd/internal/localpg"
-)
-
-// DefaultImage is the container's, where POSTGRES_IMAGE names no other.
-const DefaultImage = "postgres:17-alpine"
-
-const (
-	dockerAnswers  = 2 * time.Second
-	containerReady = 2 * time.Minute // with the image's download
 )
 
 // settings trade durability, which a test's database does not need, for speed.
@@ -35,11 +22,11 @@ func start(getenv func(string) string) (*server, error) {
 	}
 	switch way := getenv("TEST_DATABASE"); way {
 	case "container":
-		return startContainer(getenv)
+		return startContainer(getenv, settings)
 	case "private":
 		return startPrivate(getenv)
 	case "":
-		s, containerErr := startContainer(getenv)
+		s, containerErr := startContainer(getenv, settings)
 		if containerErr == nil {
 			return s, nil
 		}
@@ -60,73 +47,4 @@ func startPrivate(getenv func(string) string) (*server, error) {
 		return nil, err
 	}
 	return &server{url: s.URL(), stop: s.Stop}, nil
-}
-
-func startContainer(getenv func(string) string) (*server, error) {
-	if err := dockerHealth(); err != nil {
-		return nil, fmt.Errorf("container: Docker does not answer: %w", err)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), containerReady)
-	defer cancel()
-	image := getenv("POSTGRES_IMAGE")
-	if image == "" {
-		image = DefaultImage
-	}
-	// The name of the program is needed, since the image's entry point asks
-	// for the first argument.
-	command := []string{"postgres"}
-	for name, value := range settings {
-		command = append(command, "-c", name+"="+value)
-	}
-	const port = "5432/tcp"
-	container, err := testcontainers.Run(ctx, image,
-		testcontainers.WithEnv(map[string]string{"POSTGRES_PASSWORD": "test"}),
-		testcontainers.WithExposedPorts(port),
-		testcontainers.WithCmd(command...),
-	)
-	if err == nil {
-		var address string
-		if address, err = container.PortEndpoint(ctx, port, ""); err == nil {
-			url := "postgres://postgres:test@" + address + "/postgres?sslmode=disable"
-			if err = awaitServer(ctx, url); err == nil {
-				return &server{url: url, stop: func(ctx context.Context) error { return container.Terminate(ctx) }}, nil
-			}
-		}
-	}
-	return nil, fmt.Errorf("container %s: %w", image, errors.Join(err, testcontainers.TerminateContainer(container)))
-}
-
-// dockerHealth asks Docker whether it is there, and takes a late answer for no.
-func dockerHealth() error {
-	answer := make(chan error, 1)
-	go func() {
-		provider, err := testcontainers.NewDockerProvider()
-		if err == nil {
-			err = provider.Health(context.Background())
-		}
-		answer <- err
-	}()
-	select {
-	case err := <-answer:
-		return err
-	case <-time.After(dockerAnswers):
-		return fmt.Errorf("no answer within %s", dockerAnswers)
-	}
-}
-
-// awaitServer returns when url can be connected to. The image's first server,
-// which prepares the cluster, listens on no port that could be mistaken.
-func awaitServer(ctx context.Context, url string) error {
-	const tick = 100 * time.Millisecond
-	for {
-		conn, err := pgx.Connect(ctx, url)
-		if err == nil {
-			return conn.Close(ctx)
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(tick):
-		}
-	}
 }
