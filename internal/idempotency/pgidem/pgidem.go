@@ -39,11 +39,16 @@ select set_config('idle_in_transaction_session_timeout', $1, true),
        set_config('statement_timeout', $1, true),
        set_config('client_connection_check_interval', '500', true),
        transaction_timestamp(),
+       current_setting('synchronous_standby_names') <> '',
        case
          when not pg_try_advisory_xact_lock($2) then 0
          when not pg_try_advisory_xact_lock($3) then 1
          else 2
        end`
+
+	// Writes what only a commit can make durable, so that the commit waits for
+	// the synchronous standbys as that of the record's did. EXECUTE is PUBLIC's.
+	emitSQL = `select pg_logical_emit_message(true, 'intentd', '')`
 
 	timeoutSQL = `select set_config('statement_timeout', $1, true)`
 
@@ -212,7 +217,7 @@ func (s *Store) place(ctx context.Context, patience time.Duration) bool {
 // can run twice.
 func (s *Store) claimTwice(ctx context.Context, id idempotency.ID, fp idempotency.Fingerprint) (idempotency.Claim, error) {
 	c, err := s.claim(context.WithValue(ctx, pinging{}, false), id, fp)
-	if err == nil || ctx.Err() != nil {
+	if err == nil || ctx.Err() != nil || errors.Is(err, errNotReached) {
 		return c, err
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -242,6 +247,14 @@ func (s *Store) claim(ctx context.Context, id idempotency.ID, fp idempotency.Fin
 	var c idempotency.Claim
 	switch rec := found.record; {
 	case rec != nil && rec.Fingerprint == fp:
+		if found.replicated {
+			// A wait for a standby that was cut short leaves a record that can be
+			// read here, and that a failover would lose: nothing is acknowledged
+			// before a later commit has reached the standby, and this with it.
+			if err := tx.reach(ctx); err != nil {
+				return idempotency.Claim{}, fmt.Errorf("%w: %w", errNotReached, err)
+			}
+		}
 		c = idempotency.Claim{Outcome: idempotency.Replay, Record: rec}
 	case rec != nil:
 		c = idempotency.Claim{Outcome: idempotency.Mismatch, Record: rec}
@@ -261,11 +274,31 @@ func (s *Store) claim(ctx context.Context, id idempotency.ID, fp idempotency.Fin
 	return c, nil
 }
 
+// errNotReached says that what is on record may not have reached the standbys.
+var errNotReached = errors.New("pgidem: the synchronous standbys do not confirm")
+
+// reach ends the transaction when the standbys have what was committed before.
+func (tx *Tx) reach(ctx context.Context) error {
+	tx.Queue(emitSQL)
+	br, err := tx.flush(ctx, statement{sql: "commit"})
+	if err == nil {
+		_, err = br.Exec()
+		err = errors.Join(err, br.Close())
+	}
+	if err != nil {
+		_ = tx.rollback(ctx) // the first error tells more
+		return err
+	}
+	tx.release()
+	return nil
+}
+
 // found is what the first round trip learned.
 type found struct {
-	locked int
-	record *idempotency.Record // nil: none that lives
-	stale  bool                // there is one that has expired
+	locked     int
+	record     *idempotency.Record // nil: none that lives
+	replicated bool                // there are synchronous standbys
+	stale      bool                // there is one that has expired
 }
 
 // open begins the transaction, tries the locks and reads the record: one round
@@ -291,7 +324,7 @@ func readFound(br pgx.BatchResults, tx *Tx) (f found, err error) {
 		return f, err
 	}
 	for rows.Next() {
-		if err := rows.Scan(nil, nil, nil, &tx.now, &f.locked); err != nil {
+		if err := rows.Scan(nil, nil, nil, &tx.now, &f.replicated, &f.locked); err != nil {
 			return f, err
 		}
 	}

@@ -1,0 +1,85 @@
+package pgidem_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"intentd/internal/idempotency"
+	"intentd/internal/idempotency/pgidem"
+	"intentd/internal/localpg"
+	"intentd/migrations"
+)
+
+// TestStore_Claim_StandbyAway has a server of its own, since it sets what all
+// databases of a server share. A COMMIT whose wait for a synchronous standby is
+// cut short can be read on the primary, and would be lost with it. It must not be
+// acknowledged by a replay.
+func TestStore_Claim_StandbyAway(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	server, err := localpg.Start(ctx, localpg.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Stop(context.Background()) })
+	if err := migrations.Up(ctx, server.URL()); err != nil {
+		t.Fatal(err)
+	}
+	config, err := pgxpool.ParseConfig(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pgidem.Configure(config)
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	set := func(names string) {
+		t.Helper()
+		for _, sql := range []string{"alter system set synchronous_standby_names = '" + names + "'", "select pg_reload_conf()"} {
+			if _, err := pool.Exec(ctx, sql); err != nil {
+				t.Fatal(err)
+			}
+		}
+		eventually(t, "the backends have not read the new setting", func() bool {
+			var now string
+			if err := pool.QueryRow(ctx, "show synchronous_standby_names").Scan(&now); err != nil {
+				t.Fatal(err)
+			}
+			return now == names
+		})
+	}
+	store := pgidem.New(pool, time.Hour, 30*time.Second)
+	id := idempotency.ID{Scope: "m", Key: "k"}
+	fp := idempotency.FingerprintOf("POST", "/", nil)
+
+	set("nobody")
+	claim, err := store.Claim(ctx, id, fp)
+	if err != nil || claim.Outcome != idempotency.Fresh {
+		t.Fatalf("Claim = %v, %v", claim.Outcome, err)
+	}
+	short, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+	defer cancel()
+	if err := claim.Attempt.Complete(short, idempotency.Response{Status: 201}); !errors.Is(err, idempotency.ErrInDoubt) {
+		t.Fatalf("Complete = %v, want ErrInDoubt", err)
+	}
+	for range 5 {
+		short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+		claim, err := store.Claim(short, id, fp)
+		cancel()
+		if err == nil && claim.Outcome == idempotency.Replay {
+			t.Fatal("what no standby has was replayed")
+		}
+	}
+
+	set("")
+	claim, err = store.Claim(ctx, id, fp)
+	if err != nil || claim.Outcome != idempotency.Replay {
+		t.Fatalf("Claim = %v, %v, want a replay once nothing is waited for", claim.Outcome, err)
+	}
+}
