@@ -32,7 +32,7 @@ type config struct {
 	DemoKeys        demoKeys      `env:"API_DEMO_KEYS" help:"comma-separated merchant=token; a bare word is both; unset: nobody is let in"`
 	TTL             time.Duration `env:"IDEMPOTENCY_TTL" envDefault:"24h" help:"how long an answer is replayed, from its claim"`
 	Lease           time.Duration `env:"IDEMPOTENCY_LEASE" envDefault:"30s" help:"how long a request may run and hold its key"`
-	SweepInterval   time.Duration `env:"SWEEP_INTERVAL" envDefault:"5s" help:"between two rounds of the sweeper, a tenth more or less"`
+	SweepInterval   time.Duration `env:"SWEEP_INTERVAL" envDefault:"5s" help:"from one round of the sweeper to the next, a tenth more or less"`
 	SweepBatch      int           `env:"SWEEP_BATCH" envDefault:"500" help:"rows that one statement of the sweeper takes"`
 	MaxConns        int32         `env:"DB_MAX_CONNS" envDefault:"20" help:"most connections to the database; a running request costs one"`
 	ShutdownTimeout time.Duration `env:"SHUTDOWN_TIMEOUT" envDefault:"15s" help:"how long running requests may take to end"`

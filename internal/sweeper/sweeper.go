@@ -22,8 +22,9 @@ type Job struct {
 // Sweeper runs its jobs at once and then every Interval, until its context ends.
 type Sweeper struct {
 	Jobs []Job
-	// Interval from the end of one round to the next. Each wait is up to a tenth
-	// shorter or longer, so that replicas that started together drift apart.
+	// Interval from the start of one round to that of the next, which begins at
+	// once where a round took longer. Each is up to a tenth shorter or longer, so
+	// that replicas that started together drift apart.
 	Interval time.Duration
 	Batch    int // the limit given to a job; positive
 	Log      *slog.Logger
@@ -33,10 +34,10 @@ type Sweeper struct {
 // logged and tried again in the next round; the others go on.
 func (s *Sweeper) Run(ctx context.Context) error {
 	for {
+		timer := time.NewTimer(jitter(s.Interval))
 		for _, job := range s.Jobs {
 			s.sweep(ctx, job)
 		}
-		timer := time.NewTimer(jitter(s.Interval))
 		select {
 		case <-ctx.Done():
 			timer.Stop()
