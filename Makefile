@@ -6,7 +6,7 @@ ACTIONLINT    := $(BIN)/actionlint-v1.7.12
 # The race detector is written in C: without a C compiler the tests run without it.
 RACE          := $(if $(shell command -v $$(go env CC)),-race)
 
-.PHONY: help build api-run test test-container compose-test fuzz lint fmt clean
+.PHONY: help build api-run test test-container compose-test torture torture-short fuzz lint fmt clean
 
 help: ## list these commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 21
@@ -20,6 +20,7 @@ api-run: build ## run the service on 127.0.0.1:8080, with a PostgreSQL of its ow
 
 test: ## run every test, on a real PostgreSQL that they find or start
 	go test $(RACE) -shuffle=on ./...
+	cd torture && go test $(RACE) -shuffle=on ./...
 
 # Found by what they import, so that none is forgotten.
 test-container: export TEST_DATABASE = container
@@ -32,6 +33,12 @@ compose-test: export VERSION := $(VERSION)
 compose-test: ## build the image and try what docker-compose.yml promises
 	tests/compose.sh
 
+torture: ## try every fault for 30 s each, some minutes in all; SEED=n repeats one (needs pgbouncer and libfaketime)
+	cd torture && go run . $(if $(SEED),-seed $(SEED)) -duration 30s
+
+torture-short: ## a selection of the faults, in under a minute
+	cd torture && go run . $(if $(SEED),-seed $(SEED)) -short
+
 fuzz: ## fuzz each target for 20 seconds
 	@grep -rlE '^func Fuzz' --include='*_test.go' . | while read -r file; do \
 		for target in $$(sed -nE 's/^func (Fuzz[A-Za-z0-9_]+)\(.*/\1/p' $$file); do \
@@ -42,6 +49,7 @@ fuzz: ## fuzz each target for 20 seconds
 lint: $(GOLANGCI_LINT) $(ACTIONLINT) ## check format, go.mod, code and workflows
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo 'gofmt would change these: make fmt'; exit 1; }
 	go mod tidy -diff
+	cd torture && go mod tidy -diff && go vet ./...
 	$(GOLANGCI_LINT) run ./...
 	$(ACTIONLINT)
 
