@@ -28,8 +28,17 @@ import (
 var version = ""
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // so that a second signal ends the process at once
+	ctx, stop := context.WithCancel(context.Background())
+	// Both signals are received here: one that came while the default handling
+	// was being restored would be lost.
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-signals
+		stop()
+		<-signals
+		os.Exit(1) // at once; what was running is undone by its connection's end
+	}()
 	os.Exit(exitCode(os.Stderr, run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr, func(net.Addr) {})))
 }
 
