@@ -18,10 +18,11 @@ func TestHealthcheck(t *testing.T) {
 		t.Parallel()
 		for _, addr := range []string{"127.0.0.1:0", "0.0.0.0:0", "[::]:0", ":0"} {
 			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
 			listening := make(chan net.Addr, 1)
 			ended := make(chan error, 1)
 			go func() {
-				environ := []string{"API_STORE=memory", "API_ADDR=" + addr}
+				environ := []string{"API_STORE=memory", "API_ADDR=" + addr, "SHUTDOWN_TIMEOUT=1s"}
 				ended <- run(ctx, nil, environ, t.Output(), t.Output(), func(a net.Addr) { listening <- a })
 			}()
 			select {
@@ -33,9 +34,12 @@ func TestHealthcheck(t *testing.T) {
 					t.Errorf("API_ADDR=%s: exit code %d, output %q; want 0, one line", addr, code, out)
 				}
 			case err := <-ended:
-				t.Errorf("API_ADDR=%s: run: %v", addr, err)
+				t.Fatalf("API_ADDR=%s: run: %v", addr, err)
 			}
 			stop()
+			if err := <-ended; err != nil { // before the test, whose log it writes to
+				t.Errorf("API_ADDR=%s: run: %v", addr, err)
+			}
 		}
 	})
 
