@@ -96,7 +96,7 @@ func parseConfig(environ []string) (config, error) {
 	if addrErr == nil {
 		_, addrErr = net.DefaultResolver.LookupPort(context.Background(), "tcp", port) // a table, no question to anybody
 	}
-	check("Addr", "must be host:port", addrErr == nil)
+	check("Addr", "must be host:port, the port from 0 to 65535", addrErr == nil)
 	if c.DatabaseURL != "" {
 		_, urlErr := pgxpool.ParseConfig(c.DatabaseURL)
 		check("DatabaseURL", "must be a PostgreSQL URL (postgres://user:password@host/database) or DSN", urlErr == nil)
@@ -162,7 +162,8 @@ func usage() string {
 
 Usage:
   api                          serve
-  api migrate up|down|version  bring the schema up to date, take it away, or tell where it is
+  api migrate up|version       bring the schema up to date, or tell where it is
+  api migrate down             drop every table, and all data with them
   api healthcheck              ask the service at API_ADDR whether it is ready: exit code 0, or 1
   api version                  tell the version of this program
   api -h                       tell this
@@ -177,6 +178,7 @@ It is configured by its environment; durations are written as in 300ms, 30s, 24h
 		b.WriteString("\n")
 	}
 	b.WriteString(`
+The private server's programs are found in PATH and the usual places, or in PG_BINDIR.
 Exit code: 0 after SIGTERM or SIGINT, 2 for a mistake in the command or the environment, 1 otherwise.
 `)
 	return b.String()

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -73,8 +74,10 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer, 
 		_, err := fmt.Fprintln(stdout, versionOf())
 		return err
 	case command == "migrate" && len(args) == 2, command == "healthcheck" && len(args) == 1, command == "":
+	case command == "migrate":
+		return usageError{errors.New("migrate needs one of up, down and version")}
 	default:
-		return usageError{fmt.Errorf("unknown command %q", args)}
+		return usageError{fmt.Errorf("unknown command %q", strings.Join(args, " "))}
 	}
 
 	c, err := parseConfig(environ)

@@ -269,7 +269,7 @@ func (s *Server) serve(ctx context.Context, o Options, who *account, j job) (*Se
 		<-s.done
 		return nil, fmt.Errorf("%w; its log ends:\n%s", err, s.tail)
 	}
-	o.Log.Info("private PostgreSQL server started", "data", j.data, "log", s.log.Name())
+	o.Log.Info("private PostgreSQL server started", "data", j.data, "log", s.log.Name(), "connect", "psql -h "+j.run+" -U "+Name)
 	return s, nil
 }
 
