@@ -1,5 +1,5 @@
-// Package sweeper does what has come due, over and over: one loop, any number of
-// jobs. Any number of replicas may sweep at once, as long as each job's own work
+// Package sweeper does what has come due, over and over: any number of jobs, each
+// in a loop of its own. Any number of replicas may sweep at once, as long as each job's own work
 // allows it.
 package sweeper
 
@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"sync"
 	"time"
 )
 
@@ -30,18 +31,26 @@ type Sweeper struct {
 	Log      *slog.Logger
 }
 
-// Run sweeps until ctx ends, and returns nil then. A job that fails or panics is
-// logged and tried again in the next round; the others go on.
+// Run sweeps until ctx ends, and returns nil then. Each job has a loop of its
+// own: one that hangs keeps no other from its time. A job that fails or panics is
+// logged and tried again in its next round.
 func (s *Sweeper) Run(ctx context.Context) error {
+	var jobs sync.WaitGroup
+	for _, job := range s.Jobs {
+		jobs.Go(func() { s.loop(ctx, job) })
+	}
+	jobs.Wait()
+	return nil
+}
+
+func (s *Sweeper) loop(ctx context.Context, job Job) {
 	for {
 		timer := time.NewTimer(jitter(s.Interval))
-		for _, job := range s.Jobs {
-			s.sweep(ctx, job)
-		}
+		s.sweep(ctx, job)
 		select {
 		case <-ctx.Done():
 			timer.Stop()
-			return nil
+			return
 		case <-timer.C:
 		}
 	}
