@@ -121,6 +121,22 @@ type Store interface {
 	// may be claimed again.
 	Claim(ctx context.Context, id ID, fp Fingerprint) (Claim, error)
 
+	// Lookup tells what stands under a key, without claiming it: a record that
+	// lives, or that a request runs, or neither. It hinders nobody who claims
+	// the key meanwhile. A record that has expired counts as none, and a run that
+	// is past its lease as over.
+	//
+	// What it tells was so at some moment of the call. A request that runs when
+	// the call begins, and completes before it ends, shows as running or as its
+	// record, never as neither.
+	//
+	// An error means that nothing is known.
+	Lookup(ctx context.Context, id ID) (rec *Record, running bool, err error)
+
+	// TTL is how long a record lives, counted from its claim: an attempt that
+	// completes leaves a record that expires at exactly Attempt.Time plus TTL.
+	TTL() time.Duration
+
 	// Lease is how long an attempt may run, counted from its claim. Then the
 	// key is open to another, and the attempt can no longer complete.
 	Lease() time.Duration

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -80,6 +81,13 @@ func Run(t *testing.T, open Open) {
 		{"TakeOver", shortLease, testTakeOver},
 		{"Concurrent", longLease, testConcurrent},
 		{"Scopes", longLease, testScopes},
+		{"LookupNothing", longLease, testLookupNothing},
+		{"LookupRunning", longLease, testLookupRunning},
+		{"LookupRecord", longLease, testLookupRecord},
+		{"LookupExpired", longLease, testLookupExpired},
+		{"LookupPastTheLease", shortLease, testLookupPastTheLease},
+		{"LookupHindersNobody", longLease, testLookupHindersNobody},
+		{"LookupMissesNothing", longLease, testLookupMissesNothing},
 		{"DeleteExpired", longLease, testDeleteExpired},
 		{"DeleteExpiredSparesTheRunning", longLease, testDeleteExpiredSparesTheRunning},
 		{"DeleteExpiredConcurrently", longLease, testDeleteExpiredConcurrently},
@@ -89,6 +97,9 @@ func Run(t *testing.T, open Open) {
 			h := open(t, c.lease)
 			if got := h.Store.Lease(); got != c.lease {
 				t.Errorf("Lease() = %v, want %v", got, c.lease)
+			}
+			if got := h.Store.TTL(); got != TTL {
+				t.Errorf("TTL() = %v, want %v", got, TTL)
 			}
 			c.test(t, h)
 		})
@@ -139,8 +150,8 @@ func testReplay(t *testing.T, h Harness) {
 			if !c.Record.CreatedAt.Equal(a.Time()) {
 				t.Errorf("%s: created at %v, but claimed at %v", name, c.Record.CreatedAt, a.Time())
 			}
-			if got := c.Record.ExpiresAt.Sub(c.Record.CreatedAt); got != TTL {
-				t.Errorf("%s: lives for %v, want %v", name, got, TTL)
+			if want := a.Time().Add(h.Store.TTL()); !c.Record.ExpiresAt.Equal(want) {
+				t.Errorf("%s: expires at %v, want %v", name, c.Record.ExpiresAt, want)
 			}
 		}
 	}
@@ -394,6 +405,144 @@ func testScopes(t *testing.T, h Harness) {
 	}
 }
 
+func testLookupNothing(t *testing.T, h Harness) {
+	wantNothing(t, h, id)
+	// To ask is no claim, and an attempt that was abandoned left nothing.
+	if err := fresh(t, h, id, fp).Abandon(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wantNothing(t, h, id)
+	wantOutcome(t, h, id, fp, idempotency.Fresh)
+}
+
+func testLookupRunning(t *testing.T, h Harness) {
+	a := fresh(t, h, id, fp)
+	for range 2 {
+		wantRunning(t, h, id)
+	}
+	for _, other := range neighbours {
+		wantNothing(t, h, other)
+	}
+	wantOutcome(t, h, id, fp, idempotency.InFlight)
+	wantOutcome(t, h, id, other, idempotency.Mismatch)
+	complete(t, a, resp)
+	wantRecord(t, h, id)
+}
+
+// neighbours are keys that are not id's, whatever joins scope and key.
+var neighbours = []idempotency.ID{
+	{Scope: "merchant-b", Key: id.Key},
+	{Scope: id.Scope, Key: "ORDER-1001"},
+	{Scope: "merchant-", Key: "aorder-1001"},
+	{Scope: "merchant-ao", Key: "rder-1001"},
+}
+
+func testLookupRecord(t *testing.T, h Harness) {
+	a := fresh(t, h, id, fp)
+	complete(t, a, resp)
+	want := &idempotency.Record{Fingerprint: fp, Response: resp, CreatedAt: a.Time(), ExpiresAt: a.Time().Add(TTL)}
+	for range 2 {
+		got := wantRecord(t, h, id)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("record (-want +got):\n%s", diff)
+		}
+		// It is the caller's own.
+		got.Response.Header.Set("Location", "/changed")
+		got.Response.Body[0] = 'X'
+	}
+	for _, other := range neighbours {
+		wantNothing(t, h, other)
+	}
+}
+
+func testLookupExpired(t *testing.T, h Harness) {
+	complete(t, fresh(t, h, id, fp), resp)
+	h.Age(t, TTL-time.Minute)
+	wantRecord(t, h, id)
+	h.Age(t, time.Minute)
+	wantNothing(t, h, id) // though nobody has deleted it
+	a := fresh(t, h, id, other)
+	wantRunning(t, h, id)
+	complete(t, a, resp)
+	if got := wantRecord(t, h, id); got.Fingerprint != other {
+		t.Errorf("fingerprint = %v, want that of the second request, %v", got.Fingerprint, other)
+	}
+}
+
+func testLookupPastTheLease(t *testing.T, h Harness) {
+	a := fresh(t, h, id, fp)
+	h.Expire(t)
+	wantNothing(t, h, id)
+	next := fresh(t, h, id, other)
+	wantRunning(t, h, id)
+	_ = a.Abandon(t.Context()) // may find that its session is gone
+	wantRunning(t, h, id)
+	complete(t, next, resp)
+	wantRecord(t, h, id)
+}
+
+// testLookupHindersNobody: while a key is looked up without pause, a claim of it
+// finds it as it is.
+func testLookupHindersNobody(t *testing.T, h Harness) {
+	stop := make(chan struct{})
+	var lookers sync.WaitGroup
+	defer lookers.Wait()
+	defer close(stop)
+	for range 4 {
+		lookers.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if rec, _, err := h.Store.Lookup(t.Context(), id); rec != nil || err != nil {
+					t.Errorf("Lookup = %+v, %v; want no record", rec, err)
+					return
+				}
+			}
+		})
+	}
+	for range 200 {
+		a := fresh(t, h, id, fp)
+		wantRunning(t, h, id)
+		wantOutcome(t, h, id, fp, idempotency.InFlight)
+		wantOutcome(t, h, id, other, idempotency.Mismatch)
+		if err := a.Abandon(t.Context()); err != nil {
+			t.Fatalf("Abandon: %v", err)
+		}
+	}
+}
+
+// testLookupMissesNothing: a request that completes while it is looked up is at
+// each moment running or on record.
+func testLookupMissesNothing(t *testing.T, h Harness) {
+	for round := range 100 {
+		id := idempotency.ID{Scope: id.Scope, Key: strconv.Itoa(round)}
+		a := fresh(t, h, id, fp)
+		var lookers sync.WaitGroup
+		for range 3 {
+			lookers.Go(func() {
+				for {
+					rec, running, err := h.Store.Lookup(t.Context(), id)
+					switch {
+					case err != nil:
+						t.Errorf("Lookup: %v", err)
+						return
+					case rec != nil:
+						return
+					case !running:
+						t.Error("a request that had begun was told to be neither running nor on record")
+						return
+					}
+				}
+			})
+		}
+		complete(t, a, resp)
+		lookers.Wait()
+	}
+}
+
 func testDeleteExpired(t *testing.T, h Harness) {
 	keys := func(from, to rune) (ids []idempotency.ID) {
 		for k := from; k <= to; k++ {
@@ -511,6 +660,39 @@ func wantOutcome(t *testing.T, h Harness, id idempotency.ID, fp idempotency.Fing
 	if got := claim(t, h, id, fp).Outcome; got != want {
 		t.Errorf("Claim(%v) = %v, want %v", id, got, want)
 	}
+}
+
+func lookup(t *testing.T, h Harness, id idempotency.ID) (*idempotency.Record, bool) {
+	t.Helper()
+	rec, running, err := h.Store.Lookup(t.Context(), id)
+	if err != nil {
+		t.Fatalf("Lookup(%v): %v", id, err)
+	}
+	return rec, running
+}
+
+func wantNothing(t *testing.T, h Harness, id idempotency.ID) {
+	t.Helper()
+	if rec, running := lookup(t, h, id); rec != nil || running {
+		t.Errorf("Lookup(%v) = %+v, running %t; want neither", id, rec, running)
+	}
+}
+
+func wantRunning(t *testing.T, h Harness, id idempotency.ID) {
+	t.Helper()
+	if rec, running := lookup(t, h, id); rec != nil || !running {
+		t.Errorf("Lookup(%v) = %+v, running %t; want running alone", id, rec, running)
+	}
+}
+
+// wantRecord returns the record that stands under the key.
+func wantRecord(t *testing.T, h Harness, id idempotency.ID) *idempotency.Record {
+	t.Helper()
+	rec, running := lookup(t, h, id)
+	if rec == nil || running {
+		t.Fatalf("Lookup(%v) = %+v, running %t; want a record alone", id, rec, running)
+	}
+	return rec
 }
 
 func wantDeleted(t *testing.T, h Harness, limit, want int) {

@@ -47,6 +47,9 @@ func New(ttl, lease time.Duration, now func() time.Time) *Store {
 	return &Store{ttl: ttl, lease: lease, now: now, entries: make(map[idempotency.ID]*entry)}
 }
 
+// TTL implements idempotency.Store.
+func (s *Store) TTL() time.Duration { return s.ttl }
+
 // Lease implements idempotency.Store.
 func (s *Store) Lease() time.Duration { return s.lease }
 
@@ -55,21 +58,15 @@ func (s *Store) Claim(_ context.Context, id idempotency.ID, fp idempotency.Finge
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.clock()
-	if e, ok := s.entries[id]; ok {
+	if e, rec := s.standing(id, now); e != nil {
+		outcome := idempotency.InFlight
 		switch {
-		case e.record != nil && now.Before(e.record.ExpiresAt):
-			outcome := idempotency.Replay
-			if e.fp != fp {
-				outcome = idempotency.Mismatch
-			}
-			return idempotency.Claim{Outcome: outcome, Record: clone(e.record)}, nil
-		case e.record == nil && now.Before(e.since.Add(s.lease)):
-			outcome := idempotency.InFlight
-			if e.fp != fp {
-				outcome = idempotency.Mismatch
-			}
-			return idempotency.Claim{Outcome: outcome}, nil
+		case e.fp != fp:
+			outcome = idempotency.Mismatch
+		case rec != nil:
+			outcome = idempotency.Replay
 		}
+		return idempotency.Claim{Outcome: outcome, Record: rec}, nil
 	}
 	s.last++
 	s.entries[id] = &entry{attempt: s.last, fp: fp, since: now}
@@ -78,6 +75,31 @@ func (s *Store) Claim(_ context.Context, id idempotency.ID, fp idempotency.Finge
 		Outcome: idempotency.Fresh,
 		Attempt: &Attempt{store: s, id: id, fp: fp, number: s.last, since: now},
 	}, nil
+}
+
+// Lookup implements idempotency.Store. It never fails.
+func (s *Store) Lookup(_ context.Context, id idempotency.ID) (rec *idempotency.Record, running bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e, rec := s.standing(id, s.clock())
+	return rec, e != nil && rec == nil, nil
+}
+
+// standing returns what the key stands for at that time, and a copy of its
+// record where it has one: nil where the record has expired, or the attempt's
+// lease has passed.
+func (s *Store) standing(id idempotency.ID, now time.Time) (*entry, *idempotency.Record) {
+	e, ok := s.entries[id]
+	switch {
+	case !ok:
+		return nil, nil
+	case e.record != nil && now.Before(e.record.ExpiresAt):
+		return e, clone(e.record)
+	case e.record == nil && now.Before(e.since.Add(s.lease)):
+		return e, nil
+	default:
+		return nil, nil
+	}
 }
 
 // DeleteExpired implements idempotency.Store.

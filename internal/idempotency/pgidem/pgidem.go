@@ -66,6 +66,31 @@ from idempotency_keys
 where scope = $1
   and key = $2`
 
+	// A key's 64-bit lock stands in pg_locks as two halves and objsubid 1. To
+	// read it there takes no lock that a claim could meet; to try it would show
+	// to a claim of the same moment as a request that runs.
+	runningSQL = `
+select set_config('idle_in_transaction_session_timeout', $1, true),
+       set_config('statement_timeout', $1, true),
+       exists (
+         select
+         from pg_locks
+         where locktype = 'advisory'
+           and database = (select oid from pg_database where datname = current_database())
+           and ((classid::bigint << 32) | objid::bigint) = $2
+           and objsubid = 1
+           and granted
+       )`
+
+	// As emitSQL, where there is a record that a commit waited for.
+	emitForRecordSQL = `
+select pg_logical_emit_message(true, 'intentd', '')
+from idempotency_keys
+where scope = $1
+  and key = $2
+  and expires_at > transaction_timestamp()
+  and current_setting('synchronous_standby_names') <> ''`
+
 	deleteStaleSQL = `
 delete from idempotency_keys
 where scope = $1
@@ -99,9 +124,10 @@ where k.scope = due.scope
 
 // The locks that lockSQL got.
 const (
+	lockedUnknown = -1
 	lockedNone    = 0 // the same request runs
 	lockedRequest = 1 // another request runs under the key
-	lockedBoth    = 2
+	lockedBoth    = 2 // none runs
 )
 
 // Store implements idempotency.Store over a pool of PostgreSQL connections. See
@@ -114,7 +140,7 @@ type Store struct {
 }
 
 // New returns a store over pool, which Configure should have prepared. Records
-// live for ttl from their claim. An attempt that is idle or inside one statement
+// live for ttl from their claim, to the microsecond that PostgreSQL keeps. An attempt that is idle or inside one statement
 // for lease is ended by PostgreSQL. New panics unless a millisecond <= lease <=
 // ttl.
 func New(pool *pgxpool.Pool, ttl, lease time.Duration) *Store {
@@ -123,8 +149,11 @@ func New(pool *pgxpool.Pool, ttl, lease time.Duration) *Store {
 	}
 	conns := int64(pool.Config().MaxConns)
 	rest := min(conns-1, max(1, conns/5))
-	return &Store{pool: pool, ttl: ttl, lease: lease, slots: semaphore.NewWeighted(conns - rest)}
+	return &Store{pool: pool, ttl: ttl.Truncate(time.Microsecond), lease: lease, slots: semaphore.NewWeighted(conns - rest)}
 }
+
+// TTL implements idempotency.Store.
+func (s *Store) TTL() time.Duration { return s.ttl }
 
 // Lease implements idempotency.Store.
 func (s *Store) Lease() time.Duration { return s.lease }
@@ -181,12 +210,13 @@ func Configure(c *pgxpool.Config) {
 // request is to run.
 func (s *Store) Claim(ctx context.Context, id idempotency.ID, fp idempotency.Fingerprint) (idempotency.Claim, error) {
 	placed := s.place(ctx, slotPatience)
-	c, err := s.claimTwice(ctx, id, fp)
+	claim := func(ctx context.Context) (idempotency.Claim, error) { return s.claim(ctx, id, fp) }
+	c, err := twice(ctx, s.pool, claim)
 	if err == nil && c.Outcome == idempotency.Fresh && !placed {
 		_ = c.Attempt.Abandon(ctx) // it is made anew when there is a place
 		if err = s.slots.Acquire(ctx, 1); err == nil {
 			placed = true
-			c, err = s.claimTwice(ctx, id, fp)
+			c, err = twice(ctx, s.pool, claim)
 		}
 	}
 	release := func() { s.slots.Release(1) }
@@ -213,19 +243,19 @@ func (s *Store) place(ctx context.Context, patience time.Duration) bool {
 	return s.slots.Acquire(ctx, 1) == nil
 }
 
-// claimTwice claims, and once more where that failed: nothing has run, so nothing
-// can run twice.
-func (s *Store) claimTwice(ctx context.Context, id idempotency.ID, fp idempotency.Fingerprint) (idempotency.Claim, error) {
-	c, err := s.claim(context.WithValue(ctx, pinging{}, false), id, fp)
+// twice asks on a connection of the pool, and once more where that failed:
+// nothing has run, so nothing can run twice.
+func twice[T any](ctx context.Context, pool *pgxpool.Pool, ask func(context.Context) (T, error)) (T, error) {
+	answer, err := ask(context.WithValue(ctx, pinging{}, false))
 	if err == nil || ctx.Err() != nil || errors.Is(err, errNotReached) {
-		return c, err
+		return answer, err
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		// Silence: the way to the server was lost, and with it every connection
 		// that is as old. To find them one by one would take as many timeouts.
-		s.pool.Reset()
+		pool.Reset()
 	}
-	return s.claim(context.WithValue(ctx, pinging{}, true), id, fp)
+	return ask(context.WithValue(ctx, pinging{}, true))
 }
 
 // claim claims on one connection.
@@ -244,34 +274,28 @@ func (s *Store) claim(ctx context.Context, id idempotency.ID, fp idempotency.Fin
 		_ = tx.rollback(ctx)
 		return idempotency.Claim{}, err // which tells more than theirs
 	}
-	var c idempotency.Claim
-	switch rec := found.record; {
-	case rec != nil && rec.Fingerprint == fp:
-		if found.replicated {
-			// A wait for a standby that was cut short leaves a record that can be
-			// read here, and that a failover would lose: nothing is acknowledged
-			// before a later commit has reached the standby, and this with it.
-			if err := tx.reach(ctx); err != nil {
-				return idempotency.Claim{}, fmt.Errorf("%w: %w", errNotReached, err)
-			}
-		}
-		c = idempotency.Claim{Outcome: idempotency.Replay, Record: rec}
-	case rec != nil:
-		c = idempotency.Claim{Outcome: idempotency.Mismatch, Record: rec}
-	case found.locked == lockedNone:
-		c = idempotency.Claim{Outcome: idempotency.InFlight}
-	case found.locked == lockedRequest:
-		c = idempotency.Claim{Outcome: idempotency.Mismatch}
-	default:
+	outcome, err := found.outcome(fp)
+	switch {
+	case err != nil:
+		_ = tx.rollback(ctx)
+		return idempotency.Claim{}, err
+	case outcome == idempotency.Fresh:
 		return idempotency.Claim{
 			Outcome: idempotency.Fresh,
 			Attempt: &attempt{Tx: tx, store: s, id: id, fp: fp, stale: found.stale},
 		}, nil
+	case outcome == idempotency.Replay && found.replicated:
+		// A wait for a standby that was cut short leaves a record that can be
+		// read here, and that a failover would lose: nothing is acknowledged
+		// before a later commit has reached the standby, and this with it.
+		if err := tx.reach(ctx); err != nil {
+			return idempotency.Claim{}, fmt.Errorf("%w: %w", errNotReached, err)
+		}
 	}
 	// What was found stands whether or not the locks go in good order: a
 	// connection that fails here is destroyed, and its locks with it.
 	_ = tx.rollback(ctx)
-	return c, nil
+	return idempotency.Claim{Outcome: outcome, Record: found.record}, nil
 }
 
 // errNotReached says that what is on record may not have reached the standbys.
@@ -301,21 +325,40 @@ type found struct {
 	stale      bool                // there is one that has expired
 }
 
+// outcome decides about the request fp by what was found. The right to run is
+// given for both locks and for nothing else.
+func (f found) outcome(fp idempotency.Fingerprint) (idempotency.Outcome, error) {
+	switch {
+	case f.record != nil && f.record.Fingerprint == fp:
+		return idempotency.Replay, nil
+	case f.record != nil:
+		return idempotency.Mismatch, nil
+	case f.locked == lockedNone:
+		return idempotency.InFlight, nil
+	case f.locked == lockedRequest:
+		return idempotency.Mismatch, nil
+	case f.locked == lockedBoth:
+		return idempotency.Fresh, nil
+	default:
+		return 0, fmt.Errorf("the database got %d locks", f.locked)
+	}
+}
+
 // open begins the transaction, tries the locks and reads the record: one round
 // trip. Results are read by Next, since an error from a row's scan would drop
 // the batch's prepared statements.
 func (tx *Tx) open(ctx context.Context, id idempotency.ID, fp idempotency.Fingerprint) (found, error) {
-	request, key := locks(id, fp)
 	batch := new(pgx.Batch)
 	batch.Queue(beginSQL)
-	batch.Queue(lockSQL, milliseconds(tx.lease), request, key)
+	batch.Queue(lockSQL, milliseconds(tx.lease), requestLock(id, fp), keyLock(id))
 	batch.Queue(recordSQL, id.Scope, id.Key)
 	br := tx.conn.SendBatch(ctx, batch)
 	f, err := readFound(br, tx)
 	return f, errors.Join(err, br.Close())
 }
 
-func readFound(br pgx.BatchResults, tx *Tx) (f found, err error) {
+func readFound(br pgx.BatchResults, tx *Tx) (found, error) {
+	f := found{locked: lockedUnknown}
 	if _, err := br.Exec(); err != nil {
 		return f, err
 	}
@@ -332,48 +375,150 @@ func readFound(br pgx.BatchResults, tx *Tx) (f found, err error) {
 		return f, err
 	}
 	tx.now = tx.now.UTC()
+	f.record, f.stale, err = readRecord(br)
+	return f, err
+}
 
-	rows, err = br.Query()
+// readRecord reads recordSQL's answer: the record, or nil where there is none
+// that lives; stale says that there is one that has expired.
+func readRecord(br pgx.BatchResults) (rec *idempotency.Record, stale bool, err error) {
+	rows, err := br.Query()
 	if err != nil {
-		return f, err
+		return nil, false, err
 	}
 	for rows.Next() {
 		var (
-			rec    idempotency.Record
+			r      idempotency.Record
 			fp     []byte
 			header string
 		)
-		err := rows.Scan(&fp, &rec.Response.Status, &header, &rec.Response.Body, &rec.CreatedAt, &rec.ExpiresAt, &f.stale)
+		err := rows.Scan(&fp, &r.Response.Status, &header, &r.Response.Body, &r.CreatedAt, &r.ExpiresAt, &stale)
 		if err != nil {
-			return f, err
+			return nil, false, err
 		}
-		if f.stale {
+		if stale {
 			continue // as good as none
 		}
-		copy(rec.Fingerprint[:], fp)
-		if err := json.Unmarshal([]byte(header), &rec.Response.Header); err != nil {
-			return f, err
+		copy(r.Fingerprint[:], fp)
+		if err := json.Unmarshal([]byte(header), &r.Response.Header); err != nil {
+			return nil, false, err
 		}
-		rec.CreatedAt, rec.ExpiresAt = rec.CreatedAt.UTC(), rec.ExpiresAt.UTC()
-		f.record = &rec
+		r.CreatedAt, r.ExpiresAt = r.CreatedAt.UTC(), r.ExpiresAt.UTC()
+		rec = &r
 	}
-	return f, rows.Err()
+	return rec, stale, rows.Err()
 }
 
-// locks returns the numbers of the two locks: of this very request, and of its
-// key. Lengths keep apart what concatenation would not. Two names may share a
-// number, one time in 2^64: then a request is told that its key is in use, and
-// tries again.
-func locks(id idempotency.ID, fp idempotency.Fingerprint) (request, key int64) {
-	number := func(parts ...string) int64 {
-		h := sha256.New()
-		for _, p := range parts {
-			h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(p))))
-			h.Write([]byte(p))
-		}
-		return int64(binary.BigEndian.Uint64(h.Sum(nil))) //nolint:gosec // any 64 bits name a lock; the sign means nothing
+// requestLock returns the number of the lock of this very request.
+func requestLock(id idempotency.ID, fp idempotency.Fingerprint) int64 {
+	return lockNumber("request", id.Scope, id.Key, string(fp[:]))
+}
+
+// keyLock returns the number of the lock of the request's key.
+func keyLock(id idempotency.ID) int64 { return lockNumber("key", id.Scope, id.Key) }
+
+// lockNumber names a lock. Lengths keep apart what concatenation would not. Two
+// names may share a number, one time in 2^64: then a request is told that its
+// key is in use, and tries again.
+func lockNumber(parts ...string) int64 {
+	h := sha256.New()
+	for _, p := range parts {
+		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(p))))
+		h.Write([]byte(p))
 	}
-	return number("request", id.Scope, id.Key, string(fp[:])), number("key", id.Scope, id.Key)
+	return int64(binary.BigEndian.Uint64(h.Sum(nil))) //nolint:gosec // any 64 bits name a lock; the sign means nothing
+}
+
+// standing is what stands under a key.
+type standing struct {
+	running bool                // a request holds the key's lock
+	record  *idempotency.Record // nil: none that lives
+}
+
+// Lookup implements idempotency.Store, in one round trip and without a place
+// among the attempts.
+//
+// It looks for the key's lock first and for the record in a later statement,
+// whose snapshot is its own. A commit shows its record before it lets its lock
+// go. So
+//   - a record that is found stands, whoever holds the lock: a claim that is
+//     about to replay it, say;
+//   - a lock and no record: a request ran when the lock was looked for. It may
+//     have been undone since, and a claim that is not to run holds the lock for a
+//     moment too, where it found no place;
+//   - neither: when the lock was looked for, no request ran, and none had left a
+//     record that lives. One that ended before would show in the later snapshot.
+//
+// In the other order a request that completes between the two would show as
+// neither. A run ends with its lease, because PostgreSQL ends its session.
+//
+// The transaction begins as a claim's does, though it writes nothing of its own:
+// a standby knows nothing of the primary's locks, and must refuse.
+func (s *Store) Lookup(ctx context.Context, id idempotency.ID) (rec *idempotency.Record, running bool, err error) {
+	st, err := twice(ctx, s.pool, func(ctx context.Context) (standing, error) { return s.lookup(ctx, id) })
+	if err != nil {
+		return nil, false, fmt.Errorf("look up idempotency key: %w", err)
+	}
+	return st.record, st.running && st.record == nil, nil
+}
+
+// lookup looks on one connection.
+func (s *Store) lookup(ctx context.Context, id idempotency.ID) (standing, error) {
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return standing{}, err
+	}
+	defer conn.Release()
+	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
+	defer cancel()
+	batch := new(pgx.Batch)
+	batch.Queue(beginSQL)
+	batch.Queue(runningSQL, milliseconds(claimTimeout), keyLock(id))
+	batch.Queue(recordSQL, id.Scope, id.Key)
+	// As in a claim that replays: what is told has reached the standbys.
+	batch.Queue(emitForRecordSQL, id.Scope, id.Key)
+	batch.Queue("commit")
+	br := conn.SendBatch(ctx, batch)
+	st, err := readStanding(br)
+	if err = errors.Join(err, br.Close()); err != nil {
+		_ = conn.Conn().Close(ctx) // as in claim
+		return standing{}, err
+	}
+	return st, nil
+}
+
+func readStanding(br pgx.BatchResults) (st standing, err error) {
+	if _, err := br.Exec(); err != nil {
+		return st, err
+	}
+	rows, err := br.Query()
+	if err != nil {
+		return st, err
+	}
+	for rows.Next() {
+		if err := rows.Scan(nil, nil, &st.running); err != nil {
+			return st, err
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return st, err
+	}
+	if st.record, _, err = readRecord(br); err != nil {
+		return st, err
+	}
+	emitted, err := br.Exec()
+	if err != nil {
+		return st, err
+	}
+	tag, err := br.Exec()
+	switch {
+	case err != nil && emitted.RowsAffected() > 0:
+		return st, fmt.Errorf("%w: %w", errNotReached, err)
+	case err == nil && tag.String() != "COMMIT":
+		return st, fmt.Errorf("commit ended in %s", tag)
+	default:
+		return st, err
+	}
 }
 
 // attempt implements idempotency.Attempt: it is a transaction.
