@@ -44,7 +44,7 @@ func TestUp(t *testing.T) {
 
 	// Each table is made by another migration: the first of all, and one that
 	// finds its predecessor done.
-	for table, done := range map[string]uint{"payment_intents": 0, "idempotency_keys": 1} {
+	for table, done := range map[string]uint{"payment_intents": 0, "idempotency_keys": 1, "api_keys": 2} {
 		t.Run("KilledWhileMaking_"+table, func(t *testing.T) {
 			t.Parallel()
 			db := pgtest.Empty(t)
