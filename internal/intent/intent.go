@@ -4,6 +4,7 @@
 package intent
 
 import (
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -14,14 +15,15 @@ import (
 )
 
 // Every error of this package and of a Store, beside those of the store's own
-// driver, is or wraps one of these or is an *InvalidError.
+// driver, is or wraps one of these or is an *InvalidError. The text of a refused
+// step is one sentence for the one who asked for it.
 var (
 	// ErrNotFound says that the merchant has no such intent. Another merchant's
 	// intent is no different from none.
 	ErrNotFound = errors.New("payment intent not found")
 	// ErrVersionConflict says that the intent is not, or no longer, at the
 	// version the caller decided on: somebody was faster. Read again, decide
-	// again.
+	// again. Where the caller named the version it is a *VersionConflictError.
 	ErrVersionConflict = errors.New("payment intent has another version")
 	// ErrInvalidTransition says that no one may ever take this step. It is a
 	// fault of the caller, or its view of the intent is old.
@@ -54,17 +56,77 @@ func (e *InvalidError) Error() string {
 	return e.Member + " " + e.Rule
 }
 
-// ID names an intent: a UUID of version 7 (RFC 9562, section 5.7), which sorts
-// by time of creation. The time inside it is the clock of the process that made
-// it and is not data: what counts is CreatedAt.
+// VersionConflictError says that the intent is at another version than the one
+// that the caller named. It unwraps to ErrVersionConflict.
+type VersionConflictError struct {
+	Present, Wanted int64
+}
+
+// Error returns one sentence with both versions.
+func (e *VersionConflictError) Error() string {
+	return fmt.Sprintf("payment intent has version %d, not %d", e.Present, e.Wanted)
+}
+
+// Unwrap returns ErrVersionConflict.
+func (e *VersionConflictError) Unwrap() error {
+	return ErrVersionConflict
+}
+
+// refusal is one of the errors above with the sentence that its client reads,
+// where the error's own words can not be a part of it.
+type refusal struct {
+	kind error
+	says string
+}
+
+func refuse(kind error, format string, args ...any) error {
+	return &refusal{kind, fmt.Sprintf(format, args...)}
+}
+
+func (r *refusal) Error() string { return r.says }
+func (r *refusal) Unwrap() error { return r.kind }
+
+// ID names an intent: a UUID of version 7 (RFC 9562, section 5.7). A merchant's
+// ids sort as their intents' CreatedAt do, to the microsecond, since the store
+// makes both from one reading of its clock. What counts as data is CreatedAt:
+// the ids of earlier builds hold the clock of the process that made them.
 type ID uuid.UUID
 
 const idPrefix = "pi_"
 
-// NewID makes a new ID. It fails only if the system has no randomness to give.
-func NewID() (ID, error) {
-	id, err := uuid.NewV7()
-	return ID(id), err
+// maxTime is the last moment that an ID can hold, in milliseconds since 1970.
+const maxTime = 1<<48 - 1
+
+// NewID makes a new ID for the time at, which is an intent's CreatedAt. The 48
+// bits of the UUID are at's milliseconds, the 12 bits behind its version hold
+// the microseconds below them (RFC 9562, section 6.2, method 3), the other 62
+// are random. So the primary key alone serves lists by time, and replicas whose
+// clocks differ agree on the order, as they ask the store for the time. It fails
+// if the system has no randomness to give, or if at is before 1970 or after the
+// year 10889.
+func NewID(at time.Time) (ID, error) {
+	if ms := at.UnixMilli(); ms < 0 || ms > maxTime {
+		return ID{}, fmt.Errorf("no id can hold the time %s", at)
+	}
+	// It has the bits of the variant where a version 7 has them too.
+	random, err := uuid.NewRandom()
+	if err != nil {
+		return ID{}, err
+	}
+	id := FirstID(at)
+	copy(id[8:], random[8:])
+	return id, nil
+}
+
+// FirstID returns the lowest ID of the microsecond that at is in: every ID of
+// that time or a later one is not below it, every ID of an earlier one is. A
+// time that no ID can hold counts as the nearest that one can.
+func FirstID(at time.Time) ID {
+	us := uint64(min(max(at.UnixMicro(), 0), maxTime*1000+999)) //nolint:gosec // not negative
+	var id ID
+	binary.BigEndian.PutUint64(id[:], us/1000<<16|7<<12|us%1000*4096/1000)
+	id[8] = 0x80 // RFC 9562, section 4.1: the variant
+	return id
 }
 
 // ParseID reads the one spelling that String writes. Every other one, capital

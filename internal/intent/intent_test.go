@@ -10,7 +10,7 @@ func TestID_String(t *testing.T) {
 	t.Parallel()
 	seen := make(map[ID]bool)
 	for range 1000 {
-		id, err := NewID()
+		id, err := NewID(now)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,6 +2,7 @@ package intent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"regexp"
@@ -21,7 +22,12 @@ const (
 	maxMembers       = 50
 	maxName          = 40
 	maxValue         = 500
+	maxPage          = 100
 )
+
+// moveTries is how often a step that somebody overtook is decided. Each time
+// another has moved the same intent, so that a few are many.
+const moveTries = 5
 
 // maxAmount is 2^256-1, the largest value of an EVM token's uint256.
 const maxAmount = "115792089237316195423570985008687907853269984665640564039457584007913129639935"
@@ -61,9 +67,6 @@ func (s *Service) Create(ctx context.Context, merchantID string, p Params) (Inte
 		return Intent{}, err
 	}
 	in.MerchantID = merchantID
-	if in.ID, err = NewID(); err != nil {
-		return Intent{}, err
-	}
 	return s.store.Create(ctx, in, expiresIn)
 }
 
@@ -73,21 +76,59 @@ func (s *Service) Get(ctx context.Context, merchantID string, id ID) (Intent, er
 	return s.store.Get(ctx, merchantID, id)
 }
 
+// List returns the page of the merchant's intents that q selects, newest first,
+// and whether there are more behind it in the direction of paging. A member of q
+// that breaks its rule is an *InvalidError, under the name that it has in the
+// API's query.
+func (s *Service) List(ctx context.Context, merchantID string, q Query) (page []Intent, more bool, err error) {
+	if err := q.check(); err != nil {
+		return nil, false, err
+	}
+	// What is created is in whole microseconds, so that rounding up selects the
+	// same; a store may keep no more.
+	q.CreatedFrom, q.CreatedBefore = roundUp(q.CreatedFrom), roundUp(q.CreatedBefore)
+	return s.store.List(ctx, merchantID, q)
+}
+
 // Move takes one step with the merchant's own intent and returns how it stands
 // then. An intent that is already there is returned as it is, without a row in
 // its trail, so a step may be sent again when its answer was lost. Refusals are
-// those of Intent.Next, ErrNotFound, and ErrVersionConflict also where somebody
-// moved the intent between reading and writing; then nothing was changed.
+// those of Intent.Next, and ErrNotFound; then nothing was changed.
+//
+// Where somebody moves the intent between reading and writing, the step is
+// decided again on what stands then; a step that named a version gets its
+// *VersionConflictError so. Where that happens several times in a row the error
+// is ErrUnavailable, and nothing was changed. In an attempt of a store in memory
+// it shows only when the attempt completes, as ErrVersionConflict.
 func (s *Service) Move(ctx context.Context, merchantID string, id ID, step Step) (Intent, error) {
-	return s.store.Move(ctx, merchantID, id, func(in Intent, now time.Time) (*Transition, error) {
-		return in.Next(step, now)
-	})
+	var lost error
+	for range moveTries {
+		in, err := s.store.Move(ctx, merchantID, id, func(in Intent, now time.Time) (*Transition, error) {
+			return in.Next(step, now)
+		})
+		var decided *VersionConflictError
+		if !errors.Is(err, ErrVersionConflict) || errors.As(err, &decided) {
+			return in, err
+		}
+		lost = err
+	}
+	// Not wrapped: it is no conflict that the caller could do anything about.
+	return Intent{}, fmt.Errorf("%w: overtaken %d times in a row: %s", ErrUnavailable, moveTries, lost.Error())
 }
 
-// Transitions returns the trail of the merchant's own intent, oldest first:
-// empty for one that never moved, ErrNotFound for none.
-func (s *Service) Transitions(ctx context.Context, merchantID string, id ID) ([]Transition, error) {
-	return s.store.Transitions(ctx, merchantID, id)
+// Transitions returns up to limit rows, 1 to 100, of the trail of the merchant's
+// own intent, oldest first, those with a version above after; and whether there
+// are more. It is empty for an intent that has not moved since, ErrNotFound for
+// none. A bad after is an *InvalidError under the name that it has in the API's
+// query, starting_after; so is a bad limit.
+func (s *Service) Transitions(ctx context.Context, merchantID string, id ID, after int64, limit int) (page []Transition, more bool, err error) {
+	if err := checkLimit(limit); err != nil {
+		return nil, false, err
+	}
+	if after < 0 {
+		return nil, false, &InvalidError{"starting_after", "must be a version, an integer from 0"}
+	}
+	return s.store.Transitions(ctx, merchantID, id, after, limit)
 }
 
 // CancelDue cancels up to limit intents that nobody authorized in time and says
@@ -140,8 +181,8 @@ func (p Params) intent() (Intent, time.Duration, error) {
 	}
 
 	if p.Reference != nil {
-		if *p.Reference == "" || !isText(*p.Reference, maxReference) {
-			return fail("reference", fmt.Sprintf("must be 1 to %d characters, none of them a control character", maxReference))
+		if rule := referenceRule(*p.Reference); rule != "" {
+			return fail("reference", rule)
 		}
 		in.Reference = *p.Reference
 	}
@@ -150,6 +191,64 @@ func (p Params) intent() (Intent, time.Duration, error) {
 		return fail("metadata", rule)
 	}
 	return in, time.Duration(seconds) * time.Second, nil
+}
+
+// check returns the first rule that q breaks, as an *InvalidError, or nil.
+func (q Query) check() error {
+	if err := checkLimit(q.Limit); err != nil {
+		return err
+	}
+	if q.After != nil && q.Before != nil {
+		return &InvalidError{"ending_before", "must not be given together with starting_after"}
+	}
+	if q.State != "" && !slices.Contains(States(), q.State) {
+		return &InvalidError{"state", stateRule()}
+	}
+	if q.Reference != "" {
+		if rule := referenceRule(q.Reference); rule != "" {
+			return &InvalidError{"reference", rule}
+		}
+	}
+	for _, bound := range []struct {
+		member string
+		at     time.Time
+	}{
+		{"created_gte", q.CreatedFrom},
+		{"created_lt", q.CreatedBefore},
+	} {
+		// What no intent can have been created at, and some stores can not keep.
+		if y := bound.at.UTC().Year(); !bound.at.IsZero() && (y < 1970 || y > 9999) {
+			return &InvalidError{bound.member, "must be in the years 1970 to 9999"}
+		}
+	}
+	if !q.CreatedFrom.IsZero() && !q.CreatedBefore.IsZero() && !q.CreatedFrom.Before(q.CreatedBefore) {
+		return &InvalidError{"created_lt", "must be later than created_gte"}
+	}
+	return nil
+}
+
+func checkLimit(limit int) error {
+	if limit < 1 || limit > maxPage {
+		return &InvalidError{"limit", fmt.Sprintf("must be an integer from 1 to %d", maxPage)}
+	}
+	return nil
+}
+
+// roundUp returns the first whole microsecond that is not before t.
+func roundUp(t time.Time) time.Time {
+	down := t.Truncate(time.Microsecond)
+	if down.Before(t) {
+		return down.Add(time.Microsecond)
+	}
+	return down
+}
+
+// referenceRule returns the rule that a reference breaks, or nothing.
+func referenceRule(s string) string {
+	if s == "" || !isText(s, maxReference) {
+		return fmt.Sprintf("must be 1 to %d characters, none of them a control character", maxReference)
+	}
+	return ""
 }
 
 // metadataRule returns the rule that m breaks, or nothing. Names are looked at

@@ -3,6 +3,7 @@ package intent
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"intentd/internal/intent/chain"
@@ -26,6 +27,15 @@ const (
 // States returns every state, in the order of a payment's life.
 func States() []State {
 	return []State{Created, Authorized, Settling, Confirming, NeedsReview, Settled, Failed, Canceled}
+}
+
+// stateRule says what a member that names a state may be.
+func stateRule() string {
+	names := make([]string, 0, len(States()))
+	for _, s := range States() {
+		names = append(names, string(s))
+	}
+	return "must be one of " + strings.Join(names, ", ")
 }
 
 // Final says that no step leads out of s.
@@ -118,30 +128,31 @@ type Step struct {
 }
 
 // Next decides a step at the time now and changes nothing. It returns the
-// transition to make, or nil if the intent is already where the step leads.
+// transition to make, or nil if the intent is already where the step leads,
+// whoever asks and for whatever reason: there is no row then to put one in.
 //
 // A refusal tells a fault from a race, and the first of these that applies is
-// returned: *InvalidError for a malformed reason or tx_hash; ErrVersionConflict
-// if the intent is not at the version the actor decided on, even when it is
-// already there, since it may have come there another way; ErrEvidenceMismatch
-// if it is already there with another tx_hash than the one given;
-// ErrInvalidTransition if the table has no such row; ErrForbiddenActor if it
-// has, but not for this actor; ErrEvidenceRequired, naming what is missing;
-// ErrEvidenceMismatch if a tx_hash is given that is not the one on record, to a
-// row that does not take a new one; ErrExpired for created to authorized at
-// expires_at or later.
+// returned: *InvalidError for an unknown state and for a malformed reason or
+// tx_hash; *VersionConflictError if the intent is not at the version the actor
+// decided on, even when it is already there, since it may have come there
+// another way; ErrEvidenceMismatch if it is already there with another tx_hash
+// than the one given; ErrInvalidTransition if the table has no such row;
+// ErrForbiddenActor if it has, but not for this actor; ErrEvidenceRequired,
+// naming what is missing; ErrEvidenceMismatch if a tx_hash is given that is not
+// the one on record, to a row that does not take a new one; ErrExpired for
+// created to authorized at expires_at or later.
 func (in Intent) Next(step Step, now time.Time) (*Transition, error) {
 	hash, err := in.evidence(step)
 	if err != nil {
 		return nil, err
 	}
 	if step.IfVersion != 0 && step.IfVersion != in.Version {
-		return nil, fmt.Errorf("%w: is %d, not %d", ErrVersionConflict, in.Version, step.IfVersion)
+		return nil, &VersionConflictError{Present: in.Version, Wanted: step.IfVersion}
 	}
 	differs := hash != "" && hash != in.TxHash
 	if step.To == in.State {
 		if differs {
-			return nil, fmt.Errorf("%w: already %s", ErrEvidenceMismatch, in.State)
+			return nil, refuse(ErrEvidenceMismatch, "already %s, but the tx_hash given is not the one on record", in.State)
 		}
 		return nil, nil
 	}
@@ -149,17 +160,18 @@ func (in Intent) Next(step Step, now time.Time) (*Transition, error) {
 	row, ok := lookup(in.State, step.To)
 	switch {
 	case !ok:
-		return nil, fmt.Errorf("%w: %s to %.40s", ErrInvalidTransition, in.State, step.To)
+		return nil, refuse(ErrInvalidTransition, "no such transition: %s to %s", in.State, step.To)
 	case !slices.Contains(row.actors, step.Actor):
-		return nil, fmt.Errorf("%w: %s to %s by %.40s", ErrForbiddenActor, row.from, row.to, step.Actor)
+		return nil, refuse(ErrForbiddenActor, "%s to %s is not open to %.40s", row.from, row.to, step.Actor)
 	case row.reason && step.Reason == "":
-		return nil, fmt.Errorf("%w: %s to %s needs a reason", ErrEvidenceRequired, row.from, row.to)
+		return nil, refuse(ErrEvidenceRequired, "%s to %s needs a reason", row.from, row.to)
 	case (row.tx == txTake || row.tx == txSame) && hash == "":
-		return nil, fmt.Errorf("%w: %s to %s needs a tx_hash", ErrEvidenceRequired, row.from, row.to)
+		return nil, refuse(ErrEvidenceRequired, "%s to %s needs a tx_hash", row.from, row.to)
 	case row.tx != txTake && differs:
-		return nil, fmt.Errorf("%w: %s to %s", ErrEvidenceMismatch, row.from, row.to)
+		return nil, refuse(ErrEvidenceMismatch, "%s to %s: the tx_hash given is not the one on record", row.from, row.to)
 	case row.to == Authorized && !now.Before(in.ExpiresAt):
-		return nil, ErrExpired
+		return nil, refuse(ErrExpired, "%s to %s is too late: the payment intent expired at %s", row.from, row.to,
+			in.ExpiresAt.UTC().Format("2006-01-02T15:04:05.000000Z"))
 	}
 	// A transaction's time is that of its begin, so one that began earlier may
 	// well see the work of one that began later; updated_at still never goes
@@ -193,9 +205,12 @@ func (in Intent) After(t Transition) Intent {
 	return in
 }
 
-// evidence checks what the step brings, whatever it asks for, and returns the
+// evidence checks the step's members, whatever it asks for, and returns the
 // canonical tx_hash.
 func (in Intent) evidence(step Step) (string, error) {
+	if !slices.Contains(States(), step.To) {
+		return "", &InvalidError{"to", stateRule()}
+	}
 	if step.Reason != "" && !isText(step.Reason, maxReason) {
 		return "", &InvalidError{"reason", fmt.Sprintf("must be 1 to %d characters, none of them a control character", maxReason)}
 	}

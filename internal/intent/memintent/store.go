@@ -3,6 +3,7 @@
 package memintent
 
 import (
+	"bytes"
 	"container/heap"
 	"context"
 	"fmt"
@@ -65,26 +66,32 @@ func New(now func() time.Time, joined func(ctx context.Context) (Joined, bool)) 
 // Create implements intent.Store.
 func (s *Store) Create(ctx context.Context, in intent.Intent, expiresIn time.Duration) (intent.Intent, error) {
 	now, write := s.begin(ctx)
+	var err error
+	if in.ID, err = intent.NewID(now); err != nil {
+		return intent.Intent{}, err
+	}
 	in.State, in.Version, in.TxHash = intent.Created, 1, ""
 	in.CreatedAt, in.UpdatedAt, in.ExpiresAt = now, now, now.Add(expiresIn)
 	in.Metadata = maps.Clone(in.Metadata)
 
-	err := write(func() (func(), error) {
-		k := key{in.MerchantID, in.ID}
-		if _, taken := s.intents[k]; taken {
-			return nil, fmt.Errorf("%s exists", in.ID)
-		}
-		s.intents[k] = in
-		heap.Push(&s.due, due{in.ExpiresAt, k})
-		return func() {
-			delete(s.intents, k)
-			delete(s.trail, k)
-		}, nil
-	})
-	if err != nil {
+	if err := write(func() (func(), error) { return s.insert(in) }); err != nil {
 		return intent.Intent{}, err
 	}
 	return clone(in), nil
+}
+
+// insert keeps a new intent; the lock is held.
+func (s *Store) insert(in intent.Intent) (undo func(), err error) {
+	k := key{in.MerchantID, in.ID}
+	if _, taken := s.intents[k]; taken {
+		return nil, fmt.Errorf("%s exists", in.ID)
+	}
+	s.intents[k] = in
+	heap.Push(&s.due, due{in.ExpiresAt, k})
+	return func() {
+		delete(s.intents, k)
+		delete(s.trail, k)
+	}, nil
 }
 
 // Get implements intent.Store.
@@ -96,6 +103,45 @@ func (s *Store) Get(_ context.Context, merchantID string, id intent.ID) (intent.
 		return intent.Intent{}, intent.ErrNotFound
 	}
 	return clone(in), nil
+}
+
+// List implements intent.Store. It looks at everything there is, which is what
+// a store without an index can do.
+func (s *Store) List(_ context.Context, merchantID string, q intent.Query) (page []intent.Intent, more bool, err error) {
+	s.mu.Lock()
+	for k, in := range s.intents {
+		if k.merchantID == merchantID && selects(q, in) {
+			page = append(page, in)
+		}
+	}
+	s.mu.Unlock()
+
+	// The nearest to where the page begins come first.
+	slices.SortFunc(page, func(a, b intent.Intent) int {
+		if q.Before != nil {
+			a, b = b, a
+		}
+		return bytes.Compare(b.ID[:], a.ID[:])
+	})
+	if more = len(page) > q.Limit; more {
+		page = page[:q.Limit]
+	}
+	if q.Before != nil {
+		slices.Reverse(page)
+	}
+	for i, in := range page {
+		page[i] = clone(in)
+	}
+	return page, more, nil
+}
+
+func selects(q intent.Query, in intent.Intent) bool {
+	return (q.After == nil || bytes.Compare(in.ID[:], q.After[:]) < 0) &&
+		(q.Before == nil || bytes.Compare(in.ID[:], q.Before[:]) > 0) &&
+		(q.State == "" || in.State == q.State) &&
+		(q.Reference == "" || in.Reference == q.Reference) &&
+		(q.CreatedFrom.IsZero() || !in.CreatedAt.Before(q.CreatedFrom)) &&
+		(q.CreatedBefore.IsZero() || in.CreatedAt.Before(q.CreatedBefore))
 }
 
 // Move implements intent.Store.
@@ -136,14 +182,18 @@ func (s *Store) Move(ctx context.Context, merchantID string, id intent.ID, decid
 }
 
 // Transitions implements intent.Store.
-func (s *Store) Transitions(_ context.Context, merchantID string, id intent.ID) ([]intent.Transition, error) {
+func (s *Store) Transitions(_ context.Context, merchantID string, id intent.ID, after int64, limit int) (page []intent.Transition, more bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k := key{merchantID, id}
 	if _, ok := s.intents[k]; !ok {
-		return nil, intent.ErrNotFound
+		return nil, false, intent.ErrNotFound
 	}
-	return slices.Clone(s.trail[k]), nil
+	trail := s.trail[k]
+	// The first row has version 2, and each one more than the one before it.
+	begin := min(max(after-1, 0), int64(len(trail)))
+	end := min(begin+int64(limit), int64(len(trail)))
+	return slices.Clone(trail[begin:end]), end < int64(len(trail)), nil
 }
 
 // CancelDue implements intent.Store. It never takes part in an attempt: it is

@@ -43,9 +43,11 @@ func TestStore(t *testing.T) {
 	t.Parallel()
 	intenttest.Run(t, func(*testing.T) intenttest.Harness {
 		c := newClock()
+		store := memintent.New(c.now, nil)
 		return intenttest.Harness{
-			Store:   memintent.New(c.now, nil),
+			Store:   store,
 			Advance: func(_ *testing.T, d time.Duration) { c.advance(d) },
+			Insert:  store.Insert,
 		}
 	})
 }
@@ -162,7 +164,7 @@ func TestStore_Joined(t *testing.T) {
 		if err := a.complete(); !errors.Is(err, intent.ErrVersionConflict) {
 			t.Fatalf("completed with %v, want ErrVersionConflict", err)
 		}
-		if ts, err := svc.Transitions(t.Context(), merchant, in.ID); err != nil || len(ts) != 1 {
+		if ts, _, err := svc.Transitions(t.Context(), merchant, in.ID, 0, 100); err != nil || len(ts) != 1 {
 			t.Fatalf("trail %+v, %v", ts, err)
 		}
 	})
@@ -205,7 +207,7 @@ func TestStore_Joined(t *testing.T) {
 		if diff := cmp.Diff(moved, got); diff != "" {
 			t.Fatalf("the moved one (-before +after):\n%s", diff)
 		}
-		if ts, err := svc.Transitions(t.Context(), merchant, moved.ID); err != nil || len(ts) != 0 {
+		if ts, _, err := svc.Transitions(t.Context(), merchant, moved.ID, 0, 100); err != nil || len(ts) != 0 {
 			t.Fatalf("its trail: %+v, %v", ts, err)
 		}
 		if n, err := svc.CancelDue(t.Context(), 10); n != 1 || err != nil {

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -22,21 +23,36 @@ import (
 // travel as text with a cast, since then they mean the same in every query mode
 // of pgx, those for a PgBouncer included.
 const (
+	selectNow = "select transaction_timestamp()"
+
 	insertIntent = `
 insert into payment_intents (
     merchant_id, id, chain, token, payer, merchant, amount, state, version, reference, metadata,
     created_at, updated_at, expires_at)
 values (
     $1, $2::uuid, $3, $4, $5, $6, $7::numeric, 'created', 1, nullif($8::text, ''), $9::text::jsonb,
-    transaction_timestamp(), transaction_timestamp(), transaction_timestamp() + $10::bigint * interval '1 microsecond')
-returning created_at`
+    transaction_timestamp(), transaction_timestamp(), transaction_timestamp() + $10::bigint * interval '1 microsecond')`
 
 	selectIntent = `
-select chain, token, payer, merchant, amount::text, state, version, coalesce(reference, ''), metadata::text,
+select id::text, chain, token, payer, merchant, amount::text, state, version, coalesce(reference, ''), metadata::text,
        coalesce(tx_hash, ''), created_at, updated_at, expires_at, transaction_timestamp()
 from payment_intents
-where merchant_id = $1
+where merchant_id = $1`
+
+	withID = `
   and id = $2::uuid`
+
+	// The rest of a list's statement, as far as the query asks for it; see
+	// listSQL.
+	withState      = "\n  and state = $%d"
+	withReference  = "\n  and reference = $%d"
+	withIDFrom     = "\n  and id >= $%d::uuid"
+	withIDAbove    = "\n  and id > $%d::uuid"
+	withIDBelow    = "\n  and id < $%d::uuid"
+	createdFrom    = "\n  and created_at >= $%d::timestamptz"
+	createdBefore  = "\n  and created_at < $%d::timestamptz"
+	newestFirst    = "\norder by id desc\nlimit $%d::bigint"
+	nearestToNewer = "\norder by id\nlimit $%d::bigint"
 
 	// The trail's row is made from what the update returns, so there is one
 	// exactly where the intent was still at the version that was decided on.
@@ -62,7 +78,9 @@ select version, from_state, to_state, actor, coalesce(reason, ''), coalesce(tx_h
 from intent_transitions
 where merchant_id = $1
   and intent_id = $2::uuid
-order by version`
+  and version > $3::bigint
+order by version
+limit $4::bigint`
 
 	// The locks are there so that sweepers share the work and wait for nobody.
 	// The update asks for the state again, so that canceling once does not hang
@@ -141,27 +159,41 @@ func (s *Store) Create(ctx context.Context, in intent.Intent, expiresIn time.Dur
 		}
 		metadata = string(b)
 	}
-	args := []any{
-		in.MerchantID, dashed(in.ID), in.Chain, in.Token, in.Payer, in.Merchant, in.Amount, in.Reference, metadata,
-		expiresIn.Microseconds(),
-	}
-
-	var now time.Time
-	if tx, ok := s.joined(ctx); ok {
-		tx.Queue(insertIntent, args...)
-		now = tx.Time()
-	} else {
-		rows, err := write(ctx, s, pgx.RowTo[time.Time], insertIntent, args...)
-		if err != nil {
-			return intent.Intent{}, err
+	// What the row gets is the same transaction's time as the ID is made of.
+	insert := func(now time.Time, send func(sql string, args ...any) error) (err error) {
+		if in.ID, err = intent.NewID(now); err != nil {
+			return err
 		}
-		now = rows[0]
+		in.State, in.Version, in.TxHash = intent.Created, 1, ""
+		in.CreatedAt = now.UTC()
+		in.UpdatedAt = in.CreatedAt
+		in.ExpiresAt = in.CreatedAt.Add(expiresIn.Truncate(time.Microsecond))
+		return send(insertIntent,
+			in.MerchantID, dashed(in.ID), in.Chain, in.Token, in.Payer, in.Merchant, in.Amount, in.Reference, metadata,
+			expiresIn.Microseconds())
 	}
 
-	in.State, in.Version, in.TxHash = intent.Created, 1, ""
-	in.CreatedAt = now.UTC()
-	in.UpdatedAt = in.CreatedAt
-	in.ExpiresAt = in.CreatedAt.Add(expiresIn.Truncate(time.Microsecond))
+	var err error
+	if tx, ok := s.joined(ctx); ok {
+		err = insert(tx.Time(), func(sql string, args ...any) error {
+			tx.Queue(sql, args...)
+			return nil
+		})
+	} else {
+		err = s.own(ctx, func(tx pgx.Tx) error {
+			now, err := collect(ctx, tx, pgx.RowTo[time.Time], selectNow)
+			if err != nil {
+				return err
+			}
+			return insert(now[0], func(sql string, args ...any) error {
+				_, err := tx.Exec(ctx, sql, args...)
+				return err
+			})
+		})
+	}
+	if err != nil {
+		return intent.Intent{}, err
+	}
 	return in, nil
 }
 
@@ -169,6 +201,73 @@ func (s *Store) Create(ctx context.Context, in intent.Intent, expiresIn time.Dur
 func (s *Store) Get(ctx context.Context, merchantID string, id intent.ID) (intent.Intent, error) {
 	in, _, err := s.read(ctx, merchantID, id)
 	return in, err
+}
+
+// List implements intent.Store.
+func (s *Store) List(ctx context.Context, merchantID string, q intent.Query) (page []intent.Intent, more bool, err error) {
+	sql, args := listSQL(merchantID, q)
+	page, err = collect(ctx, s.querier(ctx), func(row pgx.CollectableRow) (intent.Intent, error) {
+		in, _, err := scanIntent(row, merchantID)
+		return in, err
+	}, sql, args...)
+	if err != nil {
+		return nil, false, err
+	}
+	page, more = cut(page, q.Limit)
+	if q.Before != nil {
+		slices.Reverse(page)
+	}
+	return page, more, nil
+}
+
+// listSQL puts a list's statement together from what q asks for and nothing
+// else: a condition that a parameter switches off would keep a generic plan, made
+// for any value, from its index.
+//
+// An ID begins with its intent's created_at, so that a range of times is one of
+// ids. The exact condition stands beside it for the rows of earlier builds, whose
+// ids were made by another clock: none is listed outside of the range, and one
+// within those clocks' difference of its ends may be missing.
+func listSQL(merchantID string, q intent.Query) (sql string, args []any) {
+	sql, args = selectIntent, []any{merchantID}
+	with := func(clause string, value any) {
+		args = append(args, value)
+		sql += fmt.Sprintf(clause, len(args))
+	}
+	if q.State != "" {
+		with(withState, string(q.State))
+	}
+	if q.Reference != "" {
+		with(withReference, q.Reference)
+	}
+	if !q.CreatedFrom.IsZero() {
+		with(withIDFrom, dashed(intent.FirstID(q.CreatedFrom)))
+		with(createdFrom, q.CreatedFrom)
+	}
+	if !q.CreatedBefore.IsZero() {
+		with(withIDBelow, dashed(intent.FirstID(q.CreatedBefore)))
+		with(createdBefore, q.CreatedBefore)
+	}
+	if q.After != nil {
+		with(withIDBelow, dashed(*q.After))
+	}
+	order := newestFirst
+	if q.Before != nil {
+		with(withIDAbove, dashed(*q.Before))
+		order = nearestToNewer
+	}
+	// One more than the page says whether there is one.
+	with(order, int64(q.Limit)+1)
+	return sql, args
+}
+
+// cut returns what was asked for of rows that were read up to one more, and
+// whether that one is there.
+func cut[T any](rows []T, limit int) (page []T, more bool) {
+	if len(rows) > limit {
+		return rows[:limit], true
+	}
+	return rows, false
 }
 
 // Move implements intent.Store.
@@ -199,24 +298,25 @@ func (s *Store) Move(ctx context.Context, merchantID string, id intent.ID, decid
 }
 
 // Transitions implements intent.Store.
-func (s *Store) Transitions(ctx context.Context, merchantID string, id intent.ID) ([]intent.Transition, error) {
+func (s *Store) Transitions(ctx context.Context, merchantID string, id intent.ID, after int64, limit int) (page []intent.Transition, more bool, err error) {
 	scan := func(row pgx.CollectableRow) (intent.Transition, error) {
 		t := intent.Transition{MerchantID: merchantID, IntentID: id}
 		err := row.Scan(&t.Version, &t.From, &t.To, &t.Actor, &t.Reason, &t.TxHash, &t.At)
 		t.At = t.At.UTC()
 		return t, err
 	}
-	trail, err := collect(ctx, s.querier(ctx), scan, selectTransitions, merchantID, dashed(id))
+	page, err = collect(ctx, s.querier(ctx), scan, selectTransitions, merchantID, dashed(id), after, int64(limit)+1)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	if len(trail) == 0 {
-		// One that never moved, or none at all.
+	if len(page) == 0 {
+		// One that has not moved, or none at all.
 		if _, err := s.Get(ctx, merchantID, id); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 	}
-	return trail, nil
+	page, more = cut(page, limit)
+	return page, more, nil
 }
 
 // CancelDue implements intent.Store. It is one statement, so after a crash each
@@ -232,25 +332,39 @@ func (s *Store) CancelDue(ctx context.Context, limit int) (int, error) {
 // read returns the intent and the database's time.
 func (s *Store) read(ctx context.Context, merchantID string, id intent.ID) (intent.Intent, time.Time, error) {
 	var now time.Time
-	scan := func(row pgx.CollectableRow) (intent.Intent, error) {
-		in := intent.Intent{MerchantID: merchantID, ID: id}
-		var metadata *string
-		err := row.Scan(&in.Chain, &in.Token, &in.Payer, &in.Merchant, &in.Amount, &in.State, &in.Version, &in.Reference,
-			&metadata, &in.TxHash, &in.CreatedAt, &in.UpdatedAt, &in.ExpiresAt, &now)
-		if err == nil && metadata != nil {
-			err = json.Unmarshal([]byte(*metadata), &in.Metadata)
-		}
-		in.CreatedAt, in.UpdatedAt, in.ExpiresAt = in.CreatedAt.UTC(), in.UpdatedAt.UTC(), in.ExpiresAt.UTC()
+	scan := func(row pgx.CollectableRow) (in intent.Intent, err error) {
+		in, now, err = scanIntent(row, merchantID)
 		return in, err
 	}
-	found, err := collect(ctx, s.querier(ctx), scan, selectIntent, merchantID, dashed(id))
+	found, err := collect(ctx, s.querier(ctx), scan, selectIntent+withID, merchantID, dashed(id))
 	if err != nil {
 		return intent.Intent{}, time.Time{}, err
 	}
 	if len(found) == 0 {
 		return intent.Intent{}, time.Time{}, intent.ErrNotFound
 	}
-	return found[0], now.UTC(), nil
+	return found[0], now, nil
+}
+
+// scanIntent reads a row of selectIntent, which is the merchant's.
+func scanIntent(row pgx.CollectableRow, merchantID string) (in intent.Intent, now time.Time, err error) {
+	in.MerchantID = merchantID
+	var id string
+	var metadata *string
+	err = row.Scan(&id, &in.Chain, &in.Token, &in.Payer, &in.Merchant, &in.Amount, &in.State, &in.Version, &in.Reference,
+		&metadata, &in.TxHash, &in.CreatedAt, &in.UpdatedAt, &in.ExpiresAt, &now)
+	if err != nil {
+		return intent.Intent{}, time.Time{}, err
+	}
+	if metadata != nil {
+		if err := json.Unmarshal([]byte(*metadata), &in.Metadata); err != nil {
+			return intent.Intent{}, time.Time{}, err
+		}
+	}
+	parsed, err := uuid.Parse(id)
+	in.ID = intent.ID(parsed)
+	in.CreatedAt, in.UpdatedAt, in.ExpiresAt = in.CreatedAt.UTC(), in.UpdatedAt.UTC(), in.ExpiresAt.UTC()
+	return in, now.UTC(), err
 }
 
 // querier is what Tx and the pool have in common.
@@ -287,15 +401,23 @@ func write[T any](ctx context.Context, s *Store, scan pgx.RowToFunc[T], sql stri
 	if tx, ok := s.joined(ctx); ok {
 		return collect(ctx, tx, scan, sql, args...)
 	}
-	own := pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}
-	err = pgx.BeginTxFunc(ctx, s.pool, own, func(tx pgx.Tx) error {
+	err = s.own(ctx, func(tx pgx.Tx) error {
 		all, err = collect(ctx, tx, scan, sql, args...)
 		return err
 	})
 	if err != nil {
-		return nil, interpret(err)
+		return nil, err
 	}
 	return all, nil
+}
+
+// own calls do with a transaction of the store's own.
+func (s *Store) own(ctx context.Context, do func(tx pgx.Tx) error) error {
+	opts := pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}
+	if err := pgx.BeginTxFunc(ctx, s.pool, opts, do); err != nil {
+		return interpret(err)
+	}
+	return nil
 }
 
 // interpret is the one place where errors of the driver become the domain's.

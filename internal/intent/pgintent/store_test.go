@@ -77,8 +77,21 @@ set created_at = created_at - $1::bigint * interval '1 microsecond',
 	}
 }
 
+// insert puts an intent in just as it is.
+func insert(pool *pgxpool.Pool) func(ctx context.Context, in intent.Intent) error {
+	return func(ctx context.Context, in intent.Intent) error {
+		_, err := pool.Exec(ctx, `
+insert into payment_intents (
+    merchant_id, id, chain, token, payer, merchant, amount, state, version, created_at, updated_at, expires_at)
+values ($1, $2::uuid, $3, $4, $5, $6, $7::text::numeric, $8, $9::bigint, $10::timestamptz, $11::timestamptz, $12::timestamptz)`,
+			in.MerchantID, dashed(in.ID), in.Chain, in.Token, in.Payer, in.Merchant, in.Amount, string(in.State), in.Version,
+			in.CreatedAt, in.UpdatedAt, in.ExpiresAt)
+		return err
+	}
+}
+
 func harness(pool *pgxpool.Pool) intenttest.Harness {
-	return intenttest.Harness{Store: New(pool, nil), Advance: backdate(pool)}
+	return intenttest.Harness{Store: New(pool, nil), Advance: backdate(pool), Insert: insert(pool)}
 }
 
 func create(t *testing.T, s *Store) intent.Intent {
@@ -124,7 +137,7 @@ func TestStore_HostileDefaults(t *testing.T) {
 			intenttest.Run(t, func(t *testing.T) intenttest.Harness {
 				db := pgtest.New(t)
 				h := harness(connect(t, db.URL, name, value))
-				h.Advance = backdate(db.Pool)
+				h.Advance, h.Insert = backdate(db.Pool), insert(db.Pool)
 				return h
 			})
 		})
@@ -292,7 +305,7 @@ func TestStore_Joined(t *testing.T) {
 		if diff := cmp.Diff(moved, got); diff != "" {
 			t.Fatalf("Get (-moved +got):\n%s", diff)
 		}
-		if ts, err := svc.Transitions(ctx, merchant, in.ID); err != nil || len(ts) != 1 {
+		if ts, _, err := svc.Transitions(ctx, merchant, in.ID, 0, 100); err != nil || len(ts) != 1 {
 			t.Fatalf("trail %+v, %v", ts, err)
 		}
 		x.commit()
@@ -320,7 +333,7 @@ func TestStore_Joined(t *testing.T) {
 		if diff := cmp.Diff(in, got); diff != "" {
 			t.Fatalf("-created +got:\n%s", diff)
 		}
-		if ts, err := outside.Transitions(t.Context(), merchant, in.ID); err != nil || len(ts) != 0 {
+		if ts, _, err := outside.Transitions(t.Context(), merchant, in.ID, 0, 100); err != nil || len(ts) != 0 {
 			t.Fatalf("trail %+v, %v", ts, err)
 		}
 	})
@@ -403,7 +416,7 @@ func TestStore_CancelDue(t *testing.T) {
 		if n, err := sweeper.CancelDue(t.Context(), 10); n != 0 || err != nil {
 			t.Fatalf("CancelDue = %d, %v, want 0", n, err)
 		}
-		ts, err := outside.Transitions(t.Context(), merchant, held.ID)
+		ts, _, err := outside.Transitions(t.Context(), merchant, held.ID, 0, 100)
 		if err != nil || len(ts) != 1 || ts[0].Reason != "mine" {
 			t.Fatalf("the held one's trail: %+v, %v", ts, err)
 		}

@@ -1,0 +1,2 @@
+drop index payment_intents_reference_idx;
+drop index payment_intents_state_idx;
