@@ -46,7 +46,18 @@ func resolve(dir string) (string, error) {
 // included. The file stays: removing it would part those who have it open from
 // those who come later.
 func takeLock(dir string) (*os.File, error) {
-	f, err := os.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := tryLock(dir + ".lock")
+	if errors.Is(err, errLocked) {
+		return nil, fmt.Errorf("%w on %s", ErrInUse, dir)
+	}
+	return f, err
+}
+
+// errLocked says that another has the file locked.
+var errLocked = errors.New("locked by another")
+
+func tryLock(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -56,9 +67,9 @@ func takeLock(dir string) (*os.File, error) {
 	}
 	_ = f.Close()
 	if errors.Is(err, syscall.EWOULDBLOCK) {
-		return nil, fmt.Errorf("%w on %s", ErrInUse, dir)
+		err = errLocked
 	}
-	return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
+	return nil, fmt.Errorf("lock %s: %w", path, err)
 }
 
 // clusterVersion returns the major version that made the cluster in dir, empty

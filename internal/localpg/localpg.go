@@ -21,6 +21,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -79,6 +80,10 @@ type Server struct {
 	from  int64 // where in log this run begins
 	tail  string
 	done  chan struct{}
+
+	// Of one that was joined; shell is nil where the server is another's.
+	turn  *os.File
+	leave sync.Once
 }
 
 // Start starts a server and returns once it answers. ctx bounds the start, as
@@ -97,6 +102,23 @@ type Server struct {
 // finds either the cluster as of the last commit or, where it had never been
 // complete, makes it anew.
 func Start(ctx context.Context, o Options) (*Server, error) {
+	return begin(ctx, o, startServer)
+}
+
+// Join is for commands that need a durable server for a moment: it returns the
+// one that another process has started on o.DataDir, which it waits for while
+// that starts, and where there is none it is Start. Stop then ends only a server
+// that Join has started. Another's ends with its own process, which Done does not
+// tell.
+//
+// Those that have joined a directory take turns, from Join to Stop, so that none
+// stops a server that the next one uses. A process that dies loses its turn.
+func Join(ctx context.Context, o Options) (*Server, error) {
+	return begin(ctx, o, join)
+}
+
+// begin fills in what o leaves out, and bounds what do may take.
+func begin(ctx context.Context, o Options, do func(context.Context, Options) (*Server, error)) (*Server, error) {
 	if o.Getenv == nil {
 		o.Getenv = os.Getenv
 	}
@@ -106,17 +128,18 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("it did not start within "+startTimeout.String()))
 	defer cancel()
 
-	var s *Server
-	var err error
-	if o.DataDir == "" {
-		s, err = startTemporary(ctx, o)
-	} else {
-		s, err = startDurable(ctx, o)
-	}
+	s, err := do(ctx, o)
 	if err != nil {
 		return nil, fmt.Errorf("private PostgreSQL server: %w", err)
 	}
 	return s, nil
+}
+
+func startServer(ctx context.Context, o Options) (*Server, error) {
+	if o.DataDir == "" {
+		return startTemporary(ctx, o)
+	}
+	return startDurable(ctx, o)
 }
 
 // URL returns the server's connection string, for the superuser intentd and the
@@ -135,10 +158,17 @@ func (s *Server) Done() <-chan struct{} {
 // Stop shuts the server down: open transactions are rolled back, and what was
 // committed is on disk when it returns. If ctx ends first, the shutdown goes on
 // without the caller, and Stop returns the cause. Stopping again is no error.
+//
+// Where the server is another process's, Stop only ends the turn of who joined it.
 func (s *Server) Stop(ctx context.Context) error {
-	s.shell.end()
+	if s.shell == nil {
+		s.leave.Do(func() { close(s.done) })
+	} else {
+		s.shell.end()
+	}
 	select {
 	case <-s.done:
+		_ = s.turn.Close() // nil, or closed before, is no harm
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("private PostgreSQL server: still shutting down: %w", context.Cause(ctx))
@@ -244,9 +274,7 @@ func (s *Server) serve(ctx context.Context, o Options, who *account, j job) (*Se
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
 		j.arguments = append(j.arguments, "-c", name+"="+settings[name])
 	}
-	query := url.Values{"host": {j.run}, "port": {"5432"}, "sslmode": {"disable"}}
-	// As in libpq, a plus stands for itself and not for a space.
-	s.url = fmt.Sprintf("postgres://%s@/%s?%s", Name, Name, strings.ReplaceAll(query.Encode(), "+", "%20"))
+	s.url = serverURL(j.run, "5432")
 
 	var err error
 	if s.from, err = s.log.Seek(0, io.SeekEnd); err == nil {
@@ -271,6 +299,13 @@ func (s *Server) serve(ctx context.Context, o Options, who *account, j job) (*Se
 	}
 	o.Log.Info("private PostgreSQL server started", "data", j.data, "log", s.log.Name(), "connect", "psql -h "+j.run+" -U "+Name)
 	return s, nil
+}
+
+// serverURL is the connection string of a server by the directory of its socket.
+func serverURL(run, port string) string {
+	query := url.Values{"host": {run}, "port": {port}, "sslmode": {"disable"}}
+	// As in libpq, a plus stands for itself and not for a space.
+	return fmt.Sprintf("postgres://%s@/%s?%s", Name, Name, strings.ReplaceAll(query.Encode(), "+", "%20"))
 }
 
 func (s *Server) release() {

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -406,6 +407,183 @@ func TestServer_Stop(t *testing.T) {
 		// A server that has got the signal refuses new connections.
 		if got := query(t, url, "select 'alive'"); got != "alive" {
 			t.Errorf("it answers %q", got)
+		}
+	})
+}
+
+func TestJoin(t *testing.T) {
+	t.Parallel()
+	joined := func(t *testing.T, dir string) *Server {
+		t.Helper()
+		s, err := Join(t.Context(), Options{DataDir: dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { stop(t, s) })
+		return s
+	}
+
+	t.Run("OfAnotherProcess", func(t *testing.T) {
+		t.Parallel()
+		dir := filepath.Join(openDir(t), "postgres")
+		_, url, _ := startChild(t, dir)
+		execute(t, url, "create table kept as select 'here' as word")
+		for range 2 {
+			s := joined(t, dir)
+			if got := query(t, s.URL(), "select word from kept"); got != "here" || s.URL() != url {
+				t.Errorf("%q at %s, want the server at %s", got, s.URL(), url)
+			}
+			stop(t, s)
+			stop(t, s)
+			select {
+			case <-s.Done():
+			default:
+				t.Error("Done is not closed after Stop")
+			}
+		}
+		if got := query(t, url, "select word from kept"); got != "here" {
+			t.Errorf("after Stop it answers %q", got)
+		}
+	})
+
+	t.Run("NobodysIsStartedAndStopped", func(t *testing.T) {
+		t.Parallel()
+		dir := filepath.Join(openDir(t), "postgres")
+		for i := range 2 { // the cluster is made, and then there
+			s := joined(t, dir)
+			execute(t, s.URL(), "create table if not exists kept (n int)")
+			execute(t, s.URL(), "insert into kept values (1)")
+			if got := query(t, s.URL(), "select count(*)::text from kept"); got != strconv.Itoa(i+1) {
+				t.Errorf("%s rows, want %d", got, i+1)
+			}
+			stop(t, s)
+			requireGone(t, runDir(t, s.URL()))
+			requireGone(t, filepath.Join(dir, "postmaster.pid"))
+		}
+		requireCleanLog(t, dir)
+	})
+
+	// Whoever comes while another is at it uses the server that this one
+	// started, or starts one in turn, but has none stopped under its hands.
+	t.Run("AllAtOnce", func(t *testing.T) {
+		t.Parallel()
+		dir := filepath.Join(openDir(t), "postgres")
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				s, err := Join(t.Context(), Options{DataDir: dir})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer stop(t, s)
+				conn, err := pgx.Connect(t.Context(), s.URL())
+				if err == nil {
+					_, err = conn.Exec(t.Context(), "create table if not exists kept (n int); insert into kept values (1); select pg_sleep(0.1)")
+					_ = conn.Close(t.Context())
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		s := start(t, Options{DataDir: dir})
+		if got := query(t, s.URL(), "select count(*)::text from kept"); got != "4" {
+			t.Errorf("%s rows, want 4", got)
+		}
+	})
+
+	// It joins one that is only starting, and starts its own where that one goes
+	// instead.
+	t.Run("WhileAnotherHoldsTheDirectory", func(t *testing.T) {
+		t.Parallel()
+		for _, served := range []bool{false, true} {
+			dir := filepath.Join(openDir(t), "postgres")
+			lock, err := takeLock(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			result := make(chan *Server, 1)
+			go func() {
+				s, err := Join(t.Context(), Options{DataDir: dir})
+				if err != nil {
+					t.Error(err)
+				}
+				result <- s
+			}()
+			poll(t, "its turn to be taken", func() bool {
+				f, err := tryLock(dir + ".turn")
+				if err == nil {
+					_ = f.Close()
+				}
+				return errors.Is(err, errLocked)
+			})
+			_ = lock.Close()
+			want := ""
+			if served {
+				if s, err := Start(t.Context(), Options{DataDir: dir}); err == nil {
+					defer stop(t, s)
+					want = s.URL()
+				} else if !errors.Is(err, ErrInUse) {
+					t.Fatal(err)
+				}
+			}
+			s := <-result
+			if s == nil {
+				t.FailNow()
+			}
+			if got := query(t, s.URL(), "select 'alive'"); got != "alive" || want != "" && s.URL() != want {
+				t.Errorf("%q at %s, want %s", got, s.URL(), want)
+			}
+			stop(t, s)
+		}
+	})
+
+	// What postmaster.pid names may not be what is there.
+	t.Run("NotTheServerOfTheDirectory", func(t *testing.T) {
+		t.Parallel()
+		dir := filepath.Join(openDir(t), "postgres")
+		stop(t, start(t, Options{DataDir: dir}))
+		lock, err := takeLock(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer lock.Close()
+		other := start(t, Options{})
+		who, err := serverUser(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, content := range map[string]string{
+			"of another directory": fmt.Sprintf("1\n%s\n1700000000\n5432\n%s\n\n  123456         7\nready   \n", dir, runDir(t, other.URL())),
+			"of nobody":            fmt.Sprintf("1\n%s\n1700000000\n5432\n/tmp/gone\n\n  123456         7\nready   \n", dir),
+			"half written":         "1\n",
+		} {
+			file := filepath.Join(dir, "postmaster.pid")
+			if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := who.own(file); err != nil {
+				t.Fatal(err)
+			}
+			if s, err := attach(t.Context(), dir); !errors.Is(err, errNotServed) {
+				t.Errorf("%s: attach = %v, %v, want errNotServed", name, s, err)
+			}
+			// Nobody but who holds the directory can mend this: it waits, says why
+			// and who, and leaves its turn to the next.
+			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+			if _, err := Join(ctx, Options{DataDir: dir}); !errors.Is(err, ErrInUse) || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s: Join = %v, want ErrInUse", name, err)
+			}
+			cancel()
+		}
+	})
+
+	t.Run("NeedsADirectory", func(t *testing.T) {
+		t.Parallel()
+		if _, err := Join(t.Context(), Options{}); err == nil {
+			t.Error("a temporary server was joined")
 		}
 	})
 }
