@@ -44,7 +44,7 @@ func openBackend(ctx context.Context, c config, log *slog.Logger) (*backend, err
 		}
 		return memoryBackend(c), nil
 	}
-	db, err := openDatabase(ctx, c, log)
+	db, err := openDatabase(ctx, c, log, localpg.Start)
 	if err != nil {
 		return nil, err
 	}
@@ -70,11 +70,33 @@ func memoryBackend(c config) *backend {
 }
 
 func postgresBackend(ctx context.Context, c config, log *slog.Logger, db *database) (*backend, error) {
-	pc, err := pgxpool.ParseConfig(db.url)
+	pool, err := openPool(ctx, db.url, c.MaxConns)
+	if err != nil {
+		return nil, err
+	}
+	return &backend{
+		intents: pgintent.New(pool, func(ctx context.Context) (pgintent.Tx, bool) {
+			return pgidem.FromContext(ctx)
+		}),
+		keys:    pgidem.New(pool, c.TTL, c.Lease),
+		prepare: func(ctx context.Context) { prepareSchema(ctx, db.url, log) },
+		ready:   func(ctx context.Context) error { return schemaReady(ctx, pool) },
+		watch:   db.watch,
+		close: func() {
+			closePool(pool, log)
+			db.close()
+		},
+	}, nil
+}
+
+// openPool makes a pool of connections to the database at url, which need not be
+// there yet.
+func openPool(ctx context.Context, url string, maxConns int32) (*pgxpool.Pool, error) {
+	pc, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, errors.New("the database's URL can not be read") // the error could hold its password
 	}
-	pc.MaxConns = c.MaxConns
+	pc.MaxConns = maxConns
 	if pc.ConnConfig.ConnectTimeout == 0 {
 		pc.ConnConfig.ConnectTimeout = connectTimeout
 	}
@@ -92,19 +114,7 @@ func postgresBackend(ctx context.Context, c config, log *slog.Logger, db *databa
 	if err != nil {
 		return nil, fmt.Errorf("database pool: %w", err)
 	}
-	return &backend{
-		intents: pgintent.New(pool, func(ctx context.Context) (pgintent.Tx, bool) {
-			return pgidem.FromContext(ctx)
-		}),
-		keys:    pgidem.New(pool, c.TTL, c.Lease),
-		prepare: func(ctx context.Context) { prepareSchema(ctx, db.url, log) },
-		ready:   func(ctx context.Context) error { return schemaReady(ctx, pool) },
-		watch:   db.watch,
-		close: func() {
-			closePool(pool, log)
-			db.close()
-		},
-	}, nil
+	return pool, nil
 }
 
 const (
@@ -187,7 +197,7 @@ func migrate(ctx context.Context, c config, log *slog.Logger, command string, st
 	if !ok {
 		return usageError{fmt.Errorf("unknown command %q", "migrate "+command)}
 	}
-	db, err := openDatabase(ctx, c, log)
+	db, err := openDatabase(ctx, c, log, localpg.Join)
 	if err != nil {
 		return err
 	}
@@ -220,11 +230,15 @@ const dataDir = ".data/postgres"
 
 // openDatabase finds a PostgreSQL server: the one that DATABASE_URL names, a
 // private one from this machine's programs, or the compose file's in Docker.
-func openDatabase(ctx context.Context, c config, log *slog.Logger) (*database, error) {
+// Which of its functions localpg makes the private one by is the caller's choice.
+func openDatabase(
+	ctx context.Context, c config, log *slog.Logger,
+	private func(context.Context, localpg.Options) (*localpg.Server, error),
+) (*database, error) {
 	if c.DatabaseURL != "" {
 		return &database{url: c.DatabaseURL, watch: waitFor, close: func() {}}, nil
 	}
-	server, err := localpg.Start(ctx, localpg.Options{DataDir: dataDir, Log: log})
+	server, err := private(ctx, localpg.Options{DataDir: dataDir, Log: log})
 	switch {
 	case errors.Is(err, localpg.ErrNoPrograms):
 		url, dockerErr := composeDatabase(ctx, log)

@@ -13,6 +13,8 @@ import (
 
 	"github.com/caarlos0/env/v11"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"intentd/internal/apikey"
 )
 
 // The values of API_STORE and LOG_FORMAT.
@@ -29,7 +31,7 @@ type config struct {
 	Addr            string        `env:"API_ADDR" envDefault:"127.0.0.1:8080" help:"host:port to listen on"`
 	DatabaseURL     string        `env:"DATABASE_URL" help:"PostgreSQL URL or DSN; unset: a private server under .data/"`
 	Store           string        `env:"API_STORE" envDefault:"postgres" help:"postgres, or memory: nothing survives the process"`
-	DemoKeys        demoKeys      `env:"API_DEMO_KEYS" help:"comma-separated merchant=token; a bare word is both; unset: nobody is let in"`
+	DemoKeys        demoKeys      `env:"API_DEMO_KEYS" help:"comma-separated merchant=token:role; a bare word is merchant and token, no role is api; beside the keys of api keys"`
 	TTL             time.Duration `env:"IDEMPOTENCY_TTL" envDefault:"24h" help:"how long an answer is replayed, from its claim"`
 	Lease           time.Duration `env:"IDEMPOTENCY_LEASE" envDefault:"30s" help:"how long a request may run and hold its key"`
 	SweepInterval   time.Duration `env:"SWEEP_INTERVAL" envDefault:"5s" help:"from one round of the sweeper to the next, a tenth more or less"`
@@ -40,36 +42,49 @@ type config struct {
 	LogLevel        slog.Level    `env:"LOG_LEVEL" envDefault:"info" help:"debug, info, warn or error"`
 }
 
-// demoKeys are merchants by token.
-type demoKeys map[string]string
+// demoKeys are holders by token.
+type demoKeys map[string]apikey.Holder
 
-var (
-	merchantPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
-	// RFC 6750, section 2.1: what a bearer token is made of.
-	tokenPattern = regexp.MustCompile(`^[A-Za-z0-9._~+/-]+=*$`)
-)
+// RFC 6750, section 2.1: what a bearer token is made of. There is no colon in it.
+var tokenPattern = regexp.MustCompile(`^[A-Za-z0-9._~+/-]+=*$`)
 
 // UnmarshalText implements encoding.TextUnmarshaler. Its errors do not hold the
 // text, which is secret.
 func (k *demoKeys) UnmarshalText(text []byte) error {
 	*k = make(demoKeys)
-	for i, pair := range strings.Split(string(text), ",") {
-		merchant, token, ok := strings.Cut(strings.TrimSpace(pair), "=")
+	for i, entry := range strings.Split(string(text), ",") {
+		pair, role, hasRole := strings.Cut(strings.TrimSpace(entry), ":")
+		if !hasRole {
+			role = string(apikey.API)
+		}
+		merchant, token, ok := strings.Cut(pair, "=")
 		if !ok {
 			token = merchant
 		}
-		switch {
-		case !merchantPattern.MatchString(merchant):
-			return fmt.Errorf("entry %d: a merchant must be 1 to 64 letters, digits, dots, dashes or underscores", i+1)
-		case !tokenPattern.MatchString(token):
-			return fmt.Errorf("entry %d: a token must be letters, digits or any of . _ ~ + / - as in RFC 6750", i+1)
+		holder := apikey.Holder{Merchant: merchant, Role: apikey.Role(role), Mode: apikey.Live}
+		for _, broken := range apikey.Check(holder, "") {
+			return fmt.Errorf("entry %d: its %w", i+1, broken)
 		}
-		if other, taken := (*k)[token]; taken && other != merchant {
-			return fmt.Errorf("entry %d: its token belongs to another merchant already", i+1)
+		if !tokenPattern.MatchString(token) {
+			return fmt.Errorf("entry %d: its token must be letters, digits or any of . _ ~ + / - as in RFC 6750", i+1)
 		}
-		(*k)[token] = merchant
+		if other, taken := (*k)[token]; taken && other != holder {
+			return fmt.Errorf("entry %d: its token is another holder's already", i+1)
+		}
+		(*k)[token] = holder
 	}
 	return nil
+}
+
+// merchants returns the keys of merchants, which are all that the API knows yet.
+func (k demoKeys) merchants() map[string]string {
+	m := make(map[string]string)
+	for token, holder := range k {
+		if holder.Role == apikey.API {
+			m[token] = holder.Merchant
+		}
+	}
+	return m
 }
 
 // usageError is a mistake of who started the program: exit code 2.
@@ -164,6 +179,7 @@ Usage:
   api                          serve
   api migrate up|version       bring the schema up to date, or tell where it is
   api migrate down             drop every table, and all data with them
+  api keys create|list|revoke  make, show and revoke the keys that let clients in: api keys -h
   api healthcheck              ask the service at API_ADDR whether it is ready: exit code 0, or 1
   api version                  tell the version of this program
   api -h                       tell this
@@ -179,7 +195,8 @@ It is configured by its environment; durations are written as in 300ms, 30s, 24h
 	}
 	b.WriteString(`
 The private server's programs are found in PATH and the usual places, or in PG_BINDIR.
-Exit code: 0 after SIGTERM or SIGINT, 2 for a mistake in the command or the environment, 1 otherwise.
+Exit code: 0 after SIGTERM or SIGINT, and for a command that did what it was told; 2 for a mistake in the command or
+the environment, 1 for anything else that went wrong.
 `)
 	return b.String()
 }

@@ -74,6 +74,8 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer, 
 		_, err := fmt.Fprintln(stdout, versionOf())
 		return err
 	case command == "migrate" && len(args) == 2, command == "healthcheck" && len(args) == 1, command == "":
+	case command == "keys":
+		return keys(ctx, args[1:], environ, stdout, stderr)
 	case command == "migrate":
 		return usageError{errors.New("migrate needs one of up, down and version")}
 	default:
@@ -137,7 +139,7 @@ func serve(ctx context.Context, c config, log *slog.Logger, listening func(net.A
 	srv := newServer(c, log, api.New(api.Config{
 		Intents:       intents,
 		Idempotency:   backend.keys,
-		Authenticator: api.NewStaticKeys(c.DemoKeys),
+		Authenticator: api.NewStaticKeys(c.DemoKeys.merchants()),
 		Ready: func(ctx context.Context) error {
 			if draining.Load() {
 				return errors.New("shutting down")

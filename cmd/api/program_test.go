@@ -17,23 +17,25 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
+	"intentd/internal/apikey"
 	"intentd/internal/localpg"
 	"intentd/internal/pgtest"
 	"intentd/migrations"
 )
 
+// call runs one of the program's commands in this process.
+func call(t *testing.T, environ []string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, diag bytes.Buffer
+	err := run(t.Context(), args, environ, &out, &diag, func(net.Addr) { t.Error("listens") })
+	return exitCode(&diag, err), out.String(), diag.String()
+}
+
 func TestRun_Commands(t *testing.T) {
 	t.Parallel()
-	// call runs the program in this process, which needs no database for these.
-	call := func(t *testing.T, environ []string, args ...string) (code int, stdout, stderr string) {
-		t.Helper()
-		var out, diag bytes.Buffer
-		err := run(t.Context(), args, environ, &out, &diag, func(net.Addr) { t.Error("listens") })
-		return exitCode(&diag, err), out.String(), diag.String()
-	}
-
 	t.Run("Help", func(t *testing.T) {
 		t.Parallel()
 		for _, flag := range []string{"-h", "-help", "--help", "help"} {
@@ -43,7 +45,7 @@ func TestRun_Commands(t *testing.T) {
 			}
 			for _, want := range []string{
 				"API_ADDR", "127.0.0.1:8080", "DATABASE_URL", "API_STORE", "API_DEMO_KEYS", "IDEMPOTENCY_TTL", "24h", "IDEMPOTENCY_LEASE", "30s",
-				"SWEEP_INTERVAL", "SWEEP_BATCH", "500", "DB_MAX_CONNS", "SHUTDOWN_TIMEOUT", "15s", "LOG_FORMAT", "LOG_LEVEL", "migrate", "version",
+				"SWEEP_INTERVAL", "SWEEP_BATCH", "500", "DB_MAX_CONNS", "SHUTDOWN_TIMEOUT", "15s", "LOG_FORMAT", "LOG_LEVEL", "migrate", "version", "api keys create|list|revoke", "merchant=token:role",
 			} {
 				if !strings.Contains(out, want) {
 					t.Errorf("%s does not tell of %s", flag, want)
@@ -143,22 +145,34 @@ func TestParseConfig(t *testing.T) {
 
 	t.Run("DemoKeys", func(t *testing.T) {
 		t.Parallel()
-		c, err := parseConfig([]string{"API_DEMO_KEYS=merchant-demo, shop=tok==,shop=second"})
+		c, err := parseConfig([]string{"API_DEMO_KEYS=merchant-demo, shop=tok==,shop=second:api,chainwatch:listener,fast=relay+:relayer,me=op:operator,shop=second"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		for token, want := range map[string]string{"merchant-demo": "merchant-demo", "tok==": "shop", "second": "shop"} {
-			if got := c.DemoKeys[token]; got != want {
-				t.Errorf("token %q belongs to %q, want %q", token, got, want)
-			}
+		holder := func(merchant string, role apikey.Role) apikey.Holder {
+			return apikey.Holder{Merchant: merchant, Role: role, Mode: apikey.Live}
 		}
-		if len(c.DemoKeys) != 3 {
-			t.Errorf("%d tokens, want 3", len(c.DemoKeys))
+		want := demoKeys{
+			"merchant-demo": holder("merchant-demo", apikey.API),
+			"tok==":         holder("shop", apikey.API),
+			"second":        holder("shop", apikey.API),
+			"chainwatch":    holder("chainwatch", apikey.Listener),
+			"relay+":        holder("fast", apikey.Relayer),
+			"op":            holder("me", apikey.Operator),
 		}
-		for _, bad := range []string{"a,,b", "=x", "a=", "a b", "a=b c", "a=x,b=x", strings.Repeat("m", 65)} {
+		if diff := cmp.Diff(want, c.DemoKeys); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+		for bad, rule := range map[string]string{
+			"a,,b": "entry 2: its merchant must", "=hunter2": "entry 1: its merchant must", "a=": "entry 1: its token must",
+			"a b": "entry 1: its merchant must", "a=hunter2 c": "entry 1: its token must",
+			"a=hunter2,b=hunter2": "entry 2: its token is another", "a=hunter2,a=hunter2:operator": "entry 2: its token is another",
+			"a=x:hunter2": "entry 1: its role must", "a=x:": "entry 1: its role must", "a=x:API": "entry 1: its role must", "a=hunter2:api:api": "entry 1: its role must",
+			strings.Repeat("m", 65): "entry 1: its merchant must",
+		} {
 			var usage usageError
-			if _, err := parseConfig([]string{"API_DEMO_KEYS=" + bad}); !errors.As(err, &usage) {
-				t.Errorf("API_DEMO_KEYS=%s: %v, want a mistake", bad, err)
+			if _, err := parseConfig([]string{"API_DEMO_KEYS=" + bad}); !errors.As(err, &usage) || !strings.Contains(err.Error(), rule) || strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("API_DEMO_KEYS=%s: %v, want %q", bad, err, rule)
 			}
 		}
 	})
