@@ -107,10 +107,16 @@ func TestAttempt_Complete(t *testing.T) {
 		store := memidem.New(time.Hour, time.Minute, clk.Now)
 		c, _ := store.Claim(t.Context(), id, fp)
 		clk.Advance(time.Minute - time.Microsecond)
+		if _, running, _ := store.Lookup(t.Context(), id); !running {
+			t.Error("a microsecond before the end of the lease: the request is not running")
+		}
 		if d, _ := store.Claim(t.Context(), id, fp); d.Outcome != idempotency.InFlight {
 			t.Errorf("a microsecond before the end of the lease: %v, want in_flight", d.Outcome)
 		}
 		clk.Advance(time.Microsecond)
+		if _, running, _ := store.Lookup(t.Context(), id); running {
+			t.Error("at the end of the lease: the request is running")
+		}
 		if d, _ := store.Claim(t.Context(), id, fp); d.Outcome != idempotency.Fresh {
 			t.Errorf("at the end of the lease: %v, want fresh", d.Outcome)
 		}

@@ -374,6 +374,254 @@ func TestStore_Claim(t *testing.T) {
 	})
 }
 
+// Only both locks are the right to run: what is no answer of the statement's is
+// a fault.
+func TestStore_Claim_Locks(t *testing.T) {
+	t.Parallel()
+	for locked, want := range map[int]idempotency.Outcome{
+		0: idempotency.InFlight, 1: idempotency.Mismatch, 2: idempotency.Fresh, -1: 0, 3: 0,
+	} {
+		if got, err := pgidem.Decide(locked); got != want || (err != nil) != (want == 0) {
+			t.Errorf("with %d locks: %v, %v; want %v", locked, got, err, want)
+		}
+	}
+}
+
+func TestStore_TTL(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, longLease)
+	// PostgreSQL keeps microseconds; what an answer says of the expiry must not
+	// differ by one that turns a second.
+	store := pgidem.New(f.pool, time.Hour+1999*time.Nanosecond, longLease)
+	if got, want := store.TTL(), time.Hour+time.Microsecond; got != want {
+		t.Errorf("TTL() = %v, want %v", got, want)
+	}
+	c, err := store.Claim(t.Context(), id, fp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Attempt.Complete(t.Context(), resp); err != nil {
+		t.Fatal(err)
+	}
+	rec, _, err := store.Lookup(t.Context(), id)
+	if want := c.Attempt.Time().Add(store.TTL()); err != nil || !rec.ExpiresAt.Equal(want) {
+		t.Errorf("Lookup = %+v, %v; want one that expires at %v", rec, err, want)
+	}
+}
+
+func TestStore_Lookup(t *testing.T) {
+	t.Parallel()
+	look := func(t *testing.T, f *fixture, wantRecord, wantRunning bool) {
+		t.Helper()
+		rec, running, err := f.store.Lookup(t.Context(), id)
+		if (rec != nil) != wantRecord || running != wantRunning || err != nil {
+			t.Errorf("Lookup = %+v, running %t, %v; want a record %t, running %t", rec, running, err, wantRecord, wantRunning)
+		}
+	}
+
+	t.Run("RoundTrips", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, longLease, func(c *pgxpool.Config) { c.MaxConns = 2 })
+		f.connect(t, 2)
+		trips := func(wantRecord, wantRunning bool) {
+			t.Helper()
+			for range 2 { // both connections have the statements prepared
+				look(t, f, wantRecord, wantRunning)
+			}
+			before := f.wire.trips()
+			look(t, f, wantRecord, wantRunning)
+			if got := f.wire.trips() - before; got != 1 {
+				t.Errorf("a lookup takes %d round trips, want 1", got)
+			}
+		}
+		trips(false, false)
+		a, _ := f.fresh(t)
+		trips(false, true)
+		if err := a.Complete(t.Context(), resp); err != nil {
+			t.Fatal(err)
+		}
+		trips(true, false)
+	})
+
+	// A lookup that has looked for the lock, and waits for the table, holds none
+	// that a claim would meet.
+	t.Run("TakesNoAdvisoryLock", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, longLease, func(c *pgxpool.Config) { c.MaxConns = 1 })
+		look(t, f, false, false) // prepares the statements
+		lock, err := f.db.Pool.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer lock.Rollback(context.Background())
+		if _, err := lock.Exec(t.Context(), "lock table idempotency_keys"); err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			look(t, f, false, false)
+		}()
+		const waiting = "select count(*) from pg_locks where relation = 'idempotency_keys'::regclass and not granted"
+		eventually(t, "the lookup does not wait", func() bool { return pgtest.QueryVal[int](t, f.db, waiting) == 1 })
+		const held = "select count(*) from pg_locks where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database())"
+		if got := pgtest.QueryVal[int](t, f.db, held); got != 0 {
+			t.Errorf("the lookup holds %d advisory locks", got)
+		}
+		if err := lock.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		<-done
+	})
+
+	// What another program locks is not the key's: the same number in another
+	// database, in two halves, or in another's number space.
+	t.Run("KnowsTheKeysLock", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, longLease)
+		number := pgidem.KeyLock(id)
+		session := func(db *pgtest.DB) func(sql string, args ...any) {
+			conn, err := pgx.Connect(t.Context(), db.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = conn.Close(context.Background()) })
+			return func(sql string, args ...any) {
+				t.Helper()
+				if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		const take, give = "select pg_advisory_lock($1)", "select pg_advisory_unlock($1)"
+		session(pgtest.New(t))(take, number)
+		holder := session(f.db)
+		holder("select pg_advisory_lock($1, $2)", int32(number>>32), int32(number))
+		holder(take, number^1)
+		holder(take, number^(1<<32))
+		look(t, f, false, false)
+		holder(take, number)
+		look(t, f, false, true)
+		holder(give, number)
+		look(t, f, false, false)
+	})
+
+	t.Run("SeesEveryKindOfNumber", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, longLease)
+		var seen [4]bool // by the signs of the number's two halves
+		for k := 'a'; seen != [4]bool{true, true, true, true}; k++ {
+			id := idempotency.ID{Scope: "s", Key: string(k)}
+			number := pgidem.KeyLock(id)
+			kind := 0
+			if number < 0 {
+				kind |= 1
+			}
+			if int32(number) < 0 {
+				kind |= 2
+			}
+			if seen[kind] {
+				continue
+			}
+			seen[kind] = true
+			c, err := f.store.Claim(t.Context(), id, fp)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, running, err := f.store.Lookup(t.Context(), id); !running || err != nil {
+				t.Errorf("lock %x: running %t, %v", uint64(number), running, err)
+			}
+			if err := c.Attempt.Abandon(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+
+	t.Run("PoolFullOfAttempts", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, longLease, func(c *pgxpool.Config) { c.MaxConns = 5 })
+		f.fresh(t)
+		for _, k := range []string{"b", "c", "d"} {
+			c, err := f.store.Claim(t.Context(), idempotency.ID{Scope: "s", Key: k}, fp)
+			if err != nil || c.Outcome != idempotency.Fresh {
+				t.Fatalf("Claim = %v, %v; want fresh", c.Outcome, err)
+			}
+			t.Cleanup(func() { _ = c.Attempt.Abandon(context.Background()) })
+		}
+		for range 3 {
+			look(t, f, false, true)
+		}
+	})
+
+	t.Run("SurvivesTheLossOfIdleConnections", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, longLease)
+		f.connect(t, 4)
+		f.terminateAll(t)
+		look(t, f, false, false)
+	})
+
+	t.Run("OldConnectionsGoSilent", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, longLease)
+		f.connect(t, 8)
+		f.wire.deafen()
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // Find's patience
+		defer cancel()
+		if rec, running, err := f.store.Lookup(ctx, id); rec != nil || running || err != nil {
+			t.Errorf("Lookup = %+v, %t, %v; want nothing", rec, running, err)
+		}
+		f.wire.heal()
+	})
+
+	t.Run("SilentServer", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, longLease)
+		f.connect(t, 1)
+		f.wire.silence()
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		if rec, running, err := f.store.Lookup(ctx, id); err == nil {
+			t.Errorf("Lookup = %+v, %t from a silent server", rec, running)
+		}
+		f.wire.heal()
+		look(t, f, false, false)
+	})
+
+	t.Run("TableIsLocked", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, longLease)
+		look(t, f, false, false)
+		lock, err := f.db.Pool.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := lock.Exec(t.Context(), "lock table idempotency_keys"); err != nil {
+			t.Fatal(err)
+		}
+		if rec, running, err := f.store.Lookup(t.Context(), id); err == nil {
+			t.Errorf("Lookup = %+v, %t of a table that is locked", rec, running)
+		}
+		if err := lock.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		look(t, f, false, false)
+	})
+
+	// The bounds of a lookup are its transaction's: a pooler hands the session to
+	// somebody else.
+	t.Run("LeavesTheSessionAsItWas", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, longLease, func(c *pgxpool.Config) { c.MaxConns = 1 })
+		look(t, f, false, false)
+		var idle, statement string
+		err := f.pool.QueryRow(t.Context(), "select current_setting('idle_in_transaction_session_timeout'), current_setting('statement_timeout')").Scan(&idle, &statement)
+		if err != nil || idle != "0" || statement != "0" {
+			t.Errorf("timeouts after a lookup: %q, %q, %v; want 0", idle, statement, err)
+		}
+	})
+}
+
 func TestAttempt_RoundTrips(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, longLease, func(c *pgxpool.Config) { c.MaxConns = 1 })

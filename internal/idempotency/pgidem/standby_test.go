@@ -59,6 +59,13 @@ func TestStore_Claim_StandbyAway(t *testing.T) {
 	fp := idempotency.FingerprintOf("POST", "/", nil)
 
 	set("nobody")
+	// Commits wait from when the checkpointer has read it too.
+	eventually(t, "no commit waits for the standby", func() bool {
+		short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+		defer cancel()
+		_, err := pool.Exec(short, "select pg_logical_emit_message(true, 'test', '')")
+		return errors.Is(err, context.DeadlineExceeded)
+	})
 	claim, err := store.Claim(ctx, id, fp)
 	if err != nil || claim.Outcome != idempotency.Fresh {
 		t.Fatalf("Claim = %v, %v", claim.Outcome, err)
@@ -75,11 +82,25 @@ func TestStore_Claim_StandbyAway(t *testing.T) {
 		if err == nil && claim.Outcome == idempotency.Replay {
 			t.Fatal("what no standby has was replayed")
 		}
+		short, cancel = context.WithTimeout(ctx, 300*time.Millisecond)
+		rec, _, err := store.Lookup(short, id)
+		cancel()
+		if err == nil && rec != nil {
+			t.Fatal("what no standby has was told to stand")
+		}
+	}
+
+	// Where there is no record, there is nothing to wait for.
+	if rec, running, err := store.Lookup(ctx, idempotency.ID{Scope: "m", Key: "none"}); rec != nil || running || err != nil {
+		t.Fatalf("Lookup = %+v, %t, %v; want nothing", rec, running, err)
 	}
 
 	set("")
 	claim, err = store.Claim(ctx, id, fp)
 	if err != nil || claim.Outcome != idempotency.Replay {
 		t.Fatalf("Claim = %v, %v, want a replay once nothing is waited for", claim.Outcome, err)
+	}
+	if rec, running, err := store.Lookup(ctx, id); rec == nil || running || err != nil {
+		t.Fatalf("Lookup = %+v, %t, %v; want the record once nothing is waited for", rec, running, err)
 	}
 }
