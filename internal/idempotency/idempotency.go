@@ -24,7 +24,8 @@ import (
 // caller that the key belongs to. Equal keys in two scopes never meet.
 type ID struct {
 	// Scope is who the key belongs to. It comes from the credential, never
-	// from the request's body, and is never the credential itself.
+	// from the request's body, and is never the credential itself. Where the
+	// route is part of it, RouteScope has joined the two.
 	Scope string
 	// Key is the Idempotency-Key header's value, unquoted (see ParseKey).
 	Key string
@@ -56,8 +57,8 @@ func (fp Fingerprint) String() string { return hex.EncodeToString(fp[:8]) }
 // Response is an answer as it is recorded and replayed.
 type Response struct {
 	Status int
-	// Header holds only the headers that are recorded: Content-Type, Location
-	// and ETag.
+	// Header holds only the headers that are recorded: Content-Type, Location,
+	// ETag and Link.
 	Header http.Header
 	Body   []byte
 }

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -20,9 +21,18 @@ type Options struct {
 	// mistake in mounting and panics. Authentication comes before this layer.
 	Scope func(*http.Request) string
 
+	// Route says what a key names one request of. nil: the whole scope, so that
+	// a key used on one route is refused on every other. Otherwise a key is
+	// claimed under RouteScope of the scope and what Route returns, and is
+	// another key on each route. That must be a name of the route (its pattern,
+	// say), since the path is part of the fingerprint: a key that comes with
+	// another path of its route is still refused. An empty route panics, as an
+	// empty scope does.
+	Route func(*http.Request) string
+
 	MaxBody      int64         // longest body, in bytes; 0: 64 KiB
 	BodyTimeout  time.Duration // for reading the body; 0: 15 s
-	StoreTimeout time.Duration // for a claim, and for ending an attempt that failed; 0: 5 s
+	StoreTimeout time.Duration // for a claim, and for ending an attempt that failed; 0: storeTimeout
 
 	// Refuse writes the answers that are the middleware's own; nil:
 	// WriteRefusal.
@@ -32,6 +42,9 @@ type Options struct {
 	// before it is answered; nil: nobody is.
 	Observe func(*http.Request, Event)
 }
+
+// storeTimeout is for one question to the store.
+const storeTimeout = 5 * time.Second
 
 // Event is what became of one request.
 type Event struct {
@@ -55,6 +68,10 @@ func (e *PanicError) Error() string { return fmt.Sprintf("handler panicked: %v",
 // of store. GET, HEAD and OPTIONS pass through. It panics if the store or
 // Options.Scope is missing.
 //
+// Once a record stands under the key, each answer says until when, in
+// Idempotency-Key-Expires: the first, its replays, and the refusal of another
+// request under the key.
+//
 // A client that hangs up does not undo a run that has begun: the handler's
 // context keeps the request's values but not its cancellation, and has the end
 // of the lease as its deadline.
@@ -64,7 +81,7 @@ func Middleware(store Store, o Options) func(http.Handler) http.Handler {
 	}
 	o.MaxBody = cmp.Or(o.MaxBody, 64<<10)
 	o.BodyTimeout = cmp.Or(o.BodyTimeout, 15*time.Second)
-	o.StoreTimeout = cmp.Or(o.StoreTimeout, 5*time.Second)
+	o.StoreTimeout = cmp.Or(o.StoreTimeout, storeTimeout)
 	if o.Refuse == nil {
 		o.Refuse = WriteRefusal
 	}
@@ -106,16 +123,9 @@ type request struct {
 
 // read takes key and body from the request, or says why it can not.
 func (l *layer) read(w http.ResponseWriter, r *http.Request) (request, *Refusal) {
-	values := r.Header.Values("Idempotency-Key")
-	switch {
-	case len(values) == 0:
-		return request{}, keyRequired()
-	case len(values) > 1:
-		return request{}, keyInvalid("Idempotency-Key must be sent once, got more than one header line")
-	}
-	key, err := ParseKey(values[0])
-	if err != nil {
-		return request{}, keyInvalid(err.Error())
+	key, refusal := readKey(r.Header, keyRequired)
+	if refusal != nil {
+		return request{}, refusal
 	}
 	if !identity(r.Header.Values("Content-Encoding")) {
 		return request{}, encodingUnsupported()
@@ -124,9 +134,9 @@ func (l *layer) read(w http.ResponseWriter, r *http.Request) (request, *Refusal)
 	if refusal != nil {
 		return request{}, refusal
 	}
-	scope := l.Scope(r)
-	if scope == "" {
-		panic("idempotency: request without a scope: authentication must be mounted before this layer")
+	scope := mustScope(l.Scope(r))
+	if l.Route != nil {
+		scope = RouteScope(scope, l.Route(r))
 	}
 	path := r.URL.EscapedPath()
 	if r.URL.RawQuery != "" || r.URL.ForceQuery {
@@ -137,6 +147,42 @@ func (l *layer) read(w http.ResponseWriter, r *http.Request) (request, *Refusal)
 		fp:   FingerprintOf(r.Method, path, body),
 		body: body,
 	}, nil
+}
+
+// readKey takes the key from a request's header, or says why it can not; missing
+// says so where there is none.
+func readKey(h http.Header, missing func() *Refusal) (string, *Refusal) {
+	values := h.Values("Idempotency-Key")
+	switch {
+	case len(values) == 0:
+		return "", missing()
+	case len(values) > 1:
+		return "", keyInvalid("Idempotency-Key must be sent once, got more than one header line")
+	}
+	key, err := ParseKey(values[0])
+	if err != nil {
+		return "", keyInvalid(err.Error())
+	}
+	return key, nil
+}
+
+// mustScope returns scope. A request without one was let in by nobody.
+func mustScope(scope string) string {
+	if scope == "" {
+		panic("idempotency: request without a scope: authentication must be mounted before this layer")
+	}
+	return scope
+}
+
+// RouteScope returns the scope of the keys that are claimed with Options.Route.
+// No two pairs of scope and route share one, and none is a scope that does not
+// begin with a double quote. It is printable, whatever the two hold. An empty
+// scope or route panics.
+func RouteScope(scope, route string) string {
+	if route == "" {
+		panic("idempotency: request without a route: Options.Route must name one")
+	}
+	return strconv.Quote(mustScope(scope)) + " " + strconv.Quote(route)
 }
 
 // identity says whether no coding was applied to the body.
@@ -217,11 +263,16 @@ func (l *layer) answer(w http.ResponseWriter, r *http.Request, req request, clai
 	case Replay:
 		l.Observe(r, ev)
 		w.Header().Set("Idempotent-Replayed", "true")
+		setExpires(w, claim.Record.ExpiresAt)
 		write(w, claim.Record.Response)
 	case InFlight:
 		l.refuse(w, r, ev, inFlight(req.id.Key))
 	case Mismatch:
-		l.refuse(w, r, ev, keyReused(req.id.Key, req.fp, claim.Record))
+		l.Observe(r, ev)
+		if claim.Record != nil {
+			setExpires(w, claim.Record.ExpiresAt)
+		}
+		l.Refuse(w, r, keyReused(req.id.Key, req.fp, claim.Record))
 	default:
 		panic(fmt.Sprintf("idempotency: store decided %q", claim.Outcome))
 	}
@@ -237,7 +288,7 @@ func (l *layer) run(ctx context.Context, w http.ResponseWriter, r *http.Request,
 		resp := rec.response()
 		if err = l.complete(ctx, attempt, resp); err == nil {
 			l.Observe(r, Event{Outcome: Fresh, Fingerprint: req.fp})
-			rec.send(w, resp)
+			rec.send(w, resp, attempt.Time().Add(l.store.TTL()))
 			return
 		}
 	}

@@ -16,6 +16,8 @@ import (
 	"testing/iotest"
 	"testing/synctest"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -135,6 +137,10 @@ func wantRefusal(t *testing.T, resp *http.Response, status int, code, detail str
 	}
 	if _, ok := resp.Header["Idempotent-Replayed"]; ok {
 		t.Error("a refusal says that it is replayed")
+	}
+	// Only the refusal that knows a record tells until when there is one.
+	if got, known := resp.Header["Idempotency-Key-Expires"], strings.Contains(detail, "(fingerprint "); (got != nil) != known {
+		t.Errorf("Idempotency-Key-Expires = %q of %s %q", got, code, detail)
 	}
 	retry := ""
 	if status == http.StatusConflict || status >= 500 {
@@ -334,12 +340,14 @@ func TestMiddleware_Fresh(t *testing.T) {
 
 	t.Run("SendsWhatTheHandlerSet", func(t *testing.T) {
 		t.Parallel()
-		l := newLayer(memory(), idempotency.Options{}, created())
+		store := memory()
+		l := newLayer(store, idempotency.Options{}, created())
 		resp := l.do(request("k", ""))
 		wantStatus(t, resp, http.StatusCreated, false)
 		want := http.Header{
 			"Content-Type": {"application/json"}, "Location": {"/things/1"}, "Etag": {`"1"`},
 			"Set-Cookie": {"a=b"}, "X-Request-Id": {"one"}, "Date": {"Sun, 01 Mar 2026 12:00:00 GMT"},
+			"Idempotency-Key-Expires": {expiry(t, store, "k")},
 		}
 		if diff := gocmp.Diff(want, resp.Header); diff != "" {
 			t.Errorf("headers (-want +got):\n%s", diff)
@@ -401,14 +409,15 @@ func TestMiddleware_Replay(t *testing.T) {
 
 	t.Run("ByteForByte", func(t *testing.T) {
 		t.Parallel()
-		l := newLayer(memory(), idempotency.Options{}, created())
+		store := memory()
+		l := newLayer(store, idempotency.Options{}, created())
 		first := read(t, l.do(request("k", "body")))
 		for range 2 {
 			resp := l.do(request("k", "body"))
 			wantStatus(t, resp, http.StatusCreated, true)
 			want := http.Header{
 				"Content-Type": {"application/json"}, "Location": {"/things/1"}, "Etag": {`"1"`},
-				"Idempotent-Replayed": {"true"},
+				"Idempotent-Replayed": {"true"}, "Idempotency-Key-Expires": {expiry(t, store, "k")},
 			}
 			if diff := gocmp.Diff(want, resp.Header); diff != "" {
 				t.Errorf("headers (-want +got):\n%s", diff)
@@ -803,6 +812,47 @@ func TestMiddleware_Superseded(t *testing.T) {
 	})
 }
 
+// expiry returns the expiry of merchant-a's record under the key, as an HTTP date.
+func expiry(t *testing.T, store idempotency.Store, key string) string {
+	t.Helper()
+	rec, _, err := store.Lookup(t.Context(), idempotency.ID{Scope: "merchant-a", Key: key})
+	if rec == nil || err != nil {
+		t.Fatalf("Lookup = %+v, %v; want a record", rec, err)
+	}
+	return rec.ExpiresAt.UTC().Truncate(time.Second).Format(http.TimeFormat)
+}
+
+// TestMiddleware_Expires runs in a bubble, whose clock begins with the year 2000.
+// What no record stands for, or none that is known, wantRefusal looks at.
+func TestMiddleware_Expires(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := memidem.New(time.Hour+300*time.Millisecond, lease, time.Now)
+		l := newLayer(store, idempotency.Options{}, func(w http.ResponseWriter, r *http.Request) {
+			time.Sleep(5 * time.Second) // it counts from the claim, not from the answer
+			created()(w, r)
+		})
+		time.Sleep(690 * time.Millisecond)
+		const want = "Sat, 01 Jan 2000 01:00:00 GMT" // and 990 ms
+		first := l.do(request("k", "one"))
+		wantStatus(t, first, http.StatusCreated, false)
+		time.Sleep(time.Minute)
+		replay := l.do(request("k", "one"))
+		wantStatus(t, replay, http.StatusCreated, true)
+		mismatch := l.do(request("k", "two"))
+		wantStatus(t, mismatch, http.StatusUnprocessableEntity, false)
+		for name, resp := range map[string]*http.Response{"first": first, "replay": replay, "mismatch": mismatch} {
+			if diff := gocmp.Diff([]string{want}, resp.Header["Idempotency-Key-Expires"]); diff != "" {
+				t.Errorf("%s: Idempotency-Key-Expires (-want +got):\n%s", name, diff)
+			}
+		}
+		rec, _, _ := store.Lookup(t.Context(), idempotency.ID{Scope: "merchant-a", Key: "k"})
+		if got, ok := rec.Response.Header["Idempotency-Key-Expires"]; ok {
+			t.Errorf("Idempotency-Key-Expires %q is on record", got)
+		}
+	})
+}
+
 func TestMiddleware_Expiry(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -1009,6 +1059,9 @@ func TestMiddleware_Settles(t *testing.T) {
 		l := newLayer(s, idempotency.Options{}, created())
 		resp := l.do(request("k", ""))
 		wantStatus(t, resp, http.StatusTeapot, true)
+		if got, want := resp.Header.Get("Idempotency-Key-Expires"), expiry(t, mem, "k"); got != want {
+			t.Errorf("Idempotency-Key-Expires = %q, want %q", got, want)
+		}
 		wantEvents(t, l, idempotency.Event{Outcome: idempotency.Replay})
 	})
 
@@ -1146,6 +1199,98 @@ func TestOptions_Refuse(t *testing.T) {
 	if got, want := read(t, resp), "idempotency_key_required: "+keyRequired+" (false)"; resp.StatusCode != 400 || got != want {
 		t.Errorf("answer = %d %q, want 400 %q", resp.StatusCode, got, want)
 	}
+}
+
+func TestOptions_Route(t *testing.T) {
+	t.Parallel()
+	at := func(target, body string) *http.Request {
+		r := httptest.NewRequest(http.MethodPost, target, strings.NewReader(body))
+		r.Header.Set("Idempotency-Key", "k")
+		return r
+	}
+	byPath := func(r *http.Request) string { return r.URL.Path }
+
+	t.Run("KeyNamesOneRequest", func(t *testing.T) {
+		t.Parallel()
+		l := newLayer(memory(), idempotency.Options{}, created())
+		wantStatus(t, l.do(at("/a", "")), http.StatusCreated, false)
+		wantStatus(t, l.do(at("/b", "")), http.StatusUnprocessableEntity, false)
+	})
+
+	t.Run("KeyNamesOneRequestOfARoute", func(t *testing.T) {
+		t.Parallel()
+		l := newLayer(memory(), idempotency.Options{Route: byPath}, created())
+		wantStatus(t, l.do(at("/a", "")), http.StatusCreated, false)
+		wantStatus(t, l.do(at("/b", "")), http.StatusCreated, false)
+		wantStatus(t, l.do(at("/a", "")), http.StatusCreated, true)
+		wantStatus(t, l.do(at("/a", "other")), http.StatusUnprocessableEntity, false)
+	})
+
+	t.Run("ClaimsUnderTheRouteScope", func(t *testing.T) {
+		t.Parallel()
+		store := memory()
+		l := newLayer(store, idempotency.Options{Route: byPath}, created())
+		wantStatus(t, l.do(at("/a", "")), http.StatusCreated, false)
+		for scope, want := range map[string]bool{
+			idempotency.RouteScope("merchant-a", "/a"): true,
+			idempotency.RouteScope("merchant-a", "/b"): false,
+			"merchant-a": false,
+		} {
+			rec, _, _ := store.Lookup(t.Context(), idempotency.ID{Scope: scope, Key: "k"})
+			if (rec != nil) != want {
+				t.Errorf("record under the scope %s: %+v, want one: %t", scope, rec, want)
+			}
+		}
+	})
+
+	t.Run("PanicsOnAnEmptyRoute", func(t *testing.T) {
+		t.Parallel()
+		l := newLayer(memory(), idempotency.Options{Route: func(*http.Request) string { return "" }}, created())
+		defer wantPanic(t, "without a route")
+		l.do(request("k", ""))
+	})
+}
+
+func TestRouteScope(t *testing.T) {
+	t.Parallel()
+
+	t.Run("IsReadable", func(t *testing.T) {
+		t.Parallel()
+		got, want := idempotency.RouteScope("merchant-a", "POST /things/{id}/cancel"), `"merchant-a" "POST /things/{id}/cancel"`
+		if got != want {
+			t.Errorf("RouteScope = %s, want %s", got, want)
+		}
+	})
+
+	t.Run("KeepsPairsApart", func(t *testing.T) {
+		t.Parallel()
+		seen := make(map[string][2]string)
+		parts := []string{"a", "b", "ab", "a b", `a" "b`, `"a"`, `a\`, `a\" "b`, `\`, `\\`, `"`, `" "`, " ", "\x00", `\x00`, "\xff", `\xff`, "\ufffd", "A", "ü"}
+		for _, scope := range parts {
+			for _, route := range parts {
+				joined := idempotency.RouteScope(scope, route)
+				if other, ok := seen[joined]; ok {
+					t.Errorf("%q and %q are both %s", other, [2]string{scope, route}, joined)
+				}
+				seen[joined] = [2]string{scope, route}
+				if !utf8.ValidString(joined) || strings.ContainsFunc(joined, unicode.IsControl) {
+					t.Errorf("RouteScope(%q, %q) = %q, which not every store can keep", scope, route, joined)
+				}
+			}
+		}
+	})
+
+	t.Run("PanicsOnAnEmptyScope", func(t *testing.T) {
+		t.Parallel()
+		defer wantPanic(t, "without a scope")
+		idempotency.RouteScope("", "/a")
+	})
+
+	t.Run("PanicsOnAnEmptyRoute", func(t *testing.T) {
+		t.Parallel()
+		defer wantPanic(t, "without a route")
+		idempotency.RouteScope("merchant-a", "")
+	})
 }
 
 func TestOptions_MaxBody(t *testing.T) {

@@ -6,12 +6,13 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"time"
 )
 
 // recordedHeaders are the ones that belong to the answer itself and come back
-// in a replay. All others (Date, Set-Cookie, request ids, hop-by-hop ones)
+// in a replay: Link tells, say, where an error is documented. All others (Date, Set-Cookie, request ids, hop-by-hop ones)
 // belong to one exchange.
-var recordedHeaders = []string{"Content-Type", "Location", "Etag"}
+var recordedHeaders = []string{"Content-Type", "Location", "Etag", "Link"}
 
 // recorder is an http.ResponseWriter that holds an answer back until its fate
 // is known.
@@ -68,12 +69,20 @@ func (rec *recorder) response() Response {
 	return resp
 }
 
-// send writes the held answer to the client.
-func (rec *recorder) send(w http.ResponseWriter, resp Response) {
+// send writes the held answer to the client, and until when it is on record.
+func (rec *recorder) send(w http.ResponseWriter, resp Response, expires time.Time) {
 	maps.Copy(w.Header(), rec.sent)
+	setExpires(w, expires)
 	// The body goes out in one piece, and net/http counts it better.
 	w.Header().Del("Content-Length")
 	write(w, resp)
+}
+
+// setExpires tells until when an answer is on record, as an HTTP date (RFC 9110,
+// section 5.6.7): whole seconds, and never one that the record does not live to
+// see. The header belongs to the layer, and is never recorded.
+func setExpires(w http.ResponseWriter, expires time.Time) {
+	w.Header().Set("Idempotency-Key-Expires", expires.UTC().Format(http.TimeFormat))
 }
 
 // write sends a recorded answer.

@@ -51,6 +51,15 @@ func TestRecorder(t *testing.T) {
 			w.Header().Add("Location", "/a")
 			w.Header().Add("Location", "/b")
 		}, 200, http.Header{"Location": {"/a", "/b"}}, ""},
+		{"Link", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Link", `<https://x/errors#code>; rel="describedby"`)
+			w.WriteHeader(400)
+		}, 400, http.Header{"Link": {`<https://x/errors#code>; rel="describedby"`}}, ""},
+		// It is the layer's to say.
+		{"ExpiresOfTheHandlersOwn", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Idempotency-Key-Expires", "never")
+			w.WriteHeader(201)
+		}, 201, http.Header{}, ""},
 		{"NoBodyAllowed", func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(204)
 			if n, err := io.WriteString(w, "body"); n != 0 || !errors.Is(err, http.ErrBodyNotAllowed) {
@@ -70,6 +79,10 @@ func TestRecorder(t *testing.T) {
 				resp := l.do(request("k", ""))
 				wantStatus(t, resp, tt.status, replayed)
 				resp.Header.Del("Idempotent-Replayed")
+				if _, err := http.ParseTime(resp.Header.Get("Idempotency-Key-Expires")); err != nil {
+					t.Errorf("replayed %t: Idempotency-Key-Expires: %v", replayed, err)
+				}
+				resp.Header.Del("Idempotency-Key-Expires")
 				if diff := cmp.Diff(tt.header, resp.Header); diff != "" {
 					t.Errorf("replayed %t: headers (-want +got):\n%s", replayed, diff)
 				}

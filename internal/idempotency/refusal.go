@@ -6,7 +6,7 @@ import (
 	"net/http"
 )
 
-// Refusal is an answer of the middleware itself. It is never recorded.
+// Refusal is an answer of the layer itself. It is never recorded.
 type Refusal struct {
 	Status int
 	Code   string // stable, for programs
@@ -39,6 +39,11 @@ func WriteRefusal(w http.ResponseWriter, _ *http.Request, ref *Refusal) {
 func keyRequired() *Refusal {
 	return &Refusal{Status: http.StatusBadRequest, Code: "idempotency_key_required",
 		Detail: "this request needs an Idempotency-Key header: a value of your own for each operation, the same for each retry of it"}
+}
+
+func keyToFindRequired() *Refusal {
+	return &Refusal{Status: http.StatusBadRequest, Code: "idempotency_key_required",
+		Detail: "this request needs an Idempotency-Key header: the key that it asks about"}
 }
 
 func keyInvalid(detail string) *Refusal {

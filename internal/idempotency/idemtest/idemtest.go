@@ -1,12 +1,14 @@
-// Package idemtest is the contract of an idempotency.Store as a test suite.
-// Every implementation runs it.
+// Package idemtest is the contract of an idempotency.Store as a test suite, alone
+// and under the middleware. Every implementation runs it.
 package idemtest
 
 import (
 	"context"
 	"errors"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -88,6 +90,8 @@ func Run(t *testing.T, open Open) {
 		{"LookupPastTheLease", shortLease, testLookupPastTheLease},
 		{"LookupHindersNobody", longLease, testLookupHindersNobody},
 		{"LookupMissesNothing", longLease, testLookupMissesNothing},
+		{"KeyNamesOneRequest", longLease, testKeyNamesOneRequest},
+		{"KeyNamesOneRequestOfARoute", longLease, testKeyNamesOneRequestOfARoute},
 		{"DeleteExpired", longLease, testDeleteExpired},
 		{"DeleteExpiredSparesTheRunning", longLease, testDeleteExpiredSparesTheRunning},
 		{"DeleteExpiredConcurrently", longLease, testDeleteExpiredConcurrently},
@@ -540,6 +544,77 @@ func testLookupMissesNothing(t *testing.T, h Harness) {
 		}
 		complete(t, a, resp)
 		lookers.Wait()
+	}
+}
+
+// mount puts the layer around a handler that works once for the route that is
+// asked for, and answers with its path.
+func mount(t *testing.T, h Harness, route func(*http.Request) string) http.Handler {
+	return idempotency.Middleware(h.Store, idempotency.Options{
+		Scope: func(*http.Request) string { return id.Scope },
+		Route: route,
+	})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.Work(t, r.Context(), r.URL.Path)
+		w.Header().Set("Location", r.URL.Path)
+		w.WriteHeader(http.StatusCreated)
+		_, _ = w.Write([]byte("made at " + r.URL.Path))
+	}))
+}
+
+// post sends a request with id's key, and checks what came of it: the answer of
+// its own route, for the first time or again, or a refusal.
+func post(t *testing.T, handler http.Handler, path string, status int, replayed bool) {
+	t.Helper()
+	w := httptest.NewRecorder()
+	r := httptest.NewRequest(http.MethodPost, path, nil)
+	r.Header.Set("Idempotency-Key", id.Key)
+	handler.ServeHTTP(w, r)
+	if got := w.Header().Get("Idempotent-Replayed") == "true"; w.Code != status || got != replayed {
+		t.Fatalf("POST %s = %d, replayed %t; want %d, %t: %s", path, w.Code, got, status, replayed, w.Body)
+	}
+	if w.Code == http.StatusCreated && (w.Header().Get("Location") != path || w.Body.String() != "made at "+path) {
+		t.Errorf("POST %s is answered for %s: %s", path, w.Header().Get("Location"), w.Body)
+	}
+}
+
+func testKeyNamesOneRequest(t *testing.T, h Harness) {
+	handler := mount(t, h, nil)
+	post(t, handler, "/things", http.StatusCreated, false)
+	post(t, handler, "/things/1/cancel", http.StatusUnprocessableEntity, false)
+	post(t, handler, "/things", http.StatusCreated, true)
+	wantRecord(t, h, id)
+	if first, second := h.Kept(t, "/things"), h.Kept(t, "/things/1/cancel"); first != 1 || second != 0 {
+		t.Errorf("the routes' work was kept %d and %d times, want 1 and 0", first, second)
+	}
+}
+
+func testKeyNamesOneRequestOfARoute(t *testing.T, h Harness) {
+	handler := mount(t, h, func(r *http.Request) string {
+		if strings.HasSuffix(r.URL.Path, "/cancel") {
+			return "POST /things/{id}/cancel"
+		}
+		return "POST /things"
+	})
+	post(t, handler, "/things", http.StatusCreated, false)
+	post(t, handler, "/things/1/cancel", http.StatusCreated, false)
+	post(t, handler, "/things", http.StatusCreated, true)
+	post(t, handler, "/things/1/cancel", http.StatusCreated, true)
+	post(t, handler, "/things/2/cancel", http.StatusUnprocessableEntity, false)
+	for path, want := range map[string]int{"/things": 1, "/things/1/cancel": 1, "/things/2/cancel": 0} {
+		if got := h.Kept(t, path); got != want {
+			t.Errorf("the work of %s was kept %d times, want %d", path, got, want)
+		}
+	}
+	wantNothing(t, h, id)
+	find := func(route string) *idempotency.Record {
+		t.Helper()
+		return wantRecord(t, h, idempotency.ID{Scope: idempotency.RouteScope(id.Scope, route), Key: id.Key})
+	}
+	if got := find("POST /things/{id}/cancel").Response.Header.Get("Location"); got != "/things/1/cancel" {
+		t.Errorf("the record of the second route is that of %s", got)
+	}
+	if got := find("POST /things").Response.Header.Get("Location"); got != "/things" {
+		t.Errorf("the record of the first route is that of %s", got)
 	}
 }
 
