@@ -122,7 +122,7 @@ func NewID(at time.Time) (ID, error) {
 // that time or a later one is not below it, every ID of an earlier one is. A
 // time that no ID can hold counts as the nearest that one can.
 func FirstID(at time.Time) ID {
-	us := uint64(min(max(at.UnixMicro(), 0), maxTime*1000+999)) //nolint:gosec // not negative
+	us := uint64(min(max(at.UnixMicro(), 0), maxTime*1000+999))
 	var id ID
 	binary.BigEndian.PutUint64(id[:], us/1000<<16|7<<12|us%1000*4096/1000)
 	id[8] = 0x80 // RFC 9562, section 4.1: the variant

@@ -1,10 +1,103 @@
 package intent
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/google/uuid"
 )
+
+func TestNewID(t *testing.T) {
+	t.Parallel()
+
+	t.Run("Layout", func(t *testing.T) {
+		t.Parallel()
+		at := time.Date(2026, 3, 1, 12, 0, 0, 123456789, time.FixedZone("east", 7200))
+		id, err := NewID(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u := uuid.UUID(id)
+		if u.Version() != 7 || u.Variant() != uuid.RFC4122 {
+			t.Fatalf("%s is version %d, variant %s", u, u.Version(), u.Variant())
+		}
+		high := binary.BigEndian.Uint64(id[:8])
+		if ms := int64(high >> 16); ms != at.UnixMilli() {
+			t.Errorf("%d milliseconds, want %d", ms, at.UnixMilli())
+		}
+		if a := high & 0xfff; a != 456*4096/1000 {
+			t.Errorf("rand_a = %d, want %d", a, 456*4096/1000)
+		}
+	})
+
+	t.Run("EachMicrosecond", func(t *testing.T) {
+		t.Parallel()
+		// Two milliseconds, and every microsecond in them, in order.
+		var last ID
+		for us := range 2000 {
+			at := now.Add(time.Duration(us) * time.Microsecond)
+			first, before := FirstID(at), last
+			for range 3 {
+				id, err := NewID(at.Add(999))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if bytes.Compare(id[:], first[:]) < 0 || bytes.Compare(before[:], id[:]) >= 0 {
+					t.Fatalf("at %s: %s, first %s, before it %s", at, id, first, before)
+				}
+				last = slices.MaxFunc([]ID{last, id}, func(a, b ID) int { return bytes.Compare(a[:], b[:]) })
+			}
+		}
+	})
+
+	t.Run("Random", func(t *testing.T) {
+		t.Parallel()
+		// Each of the 62 bits is at some time set, and at some time not.
+		set, unset := uint64(0), uint64(0)
+		for range 200 {
+			id, err := NewID(now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			low := binary.BigEndian.Uint64(id[8:])
+			set, unset = set|low, unset|^low
+		}
+		if set != 0xbfff_ffff_ffff_ffff || unset != 0x7fff_ffff_ffff_ffff {
+			t.Fatalf("set %x, unset %x", set, unset)
+		}
+	})
+
+	t.Run("Bounds", func(t *testing.T) {
+		t.Parallel()
+		first, last := time.UnixMicro(0), time.UnixMicro(maxTime*1000+999)
+		for _, at := range []time.Time{first, last} {
+			if _, err := NewID(at); err != nil {
+				t.Errorf("NewID(%s): %v", at, err)
+			}
+		}
+		for _, at := range []time.Time{first.Add(-1), last.Add(time.Microsecond), {}} {
+			if id, err := NewID(at); err == nil {
+				t.Errorf("NewID(%s) = %s", at, id)
+			}
+		}
+		for at, want := range map[time.Time]string{
+			first:                       "pi_00000000000070008000000000000000",
+			{}:                          "pi_00000000000070008000000000000000",
+			last:                        "pi_ffffffffffff7ffb8000000000000000",
+			last.Add(time.Microsecond):  "pi_ffffffffffff7ffb8000000000000000",
+			last.Add(1e6 * time.Second): "pi_ffffffffffff7ffb8000000000000000",
+		} {
+			if got := FirstID(at).String(); got != want {
+				t.Errorf("FirstID(%s) = %s, want %s", at, got, want)
+			}
+		}
+	})
+}
 
 func TestID_String(t *testing.T) {
 	t.Parallel()

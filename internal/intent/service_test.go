@@ -200,3 +200,132 @@ func TestService_Create(t *testing.T) {
 		}
 	})
 }
+
+func TestService_List(t *testing.T) {
+	t.Parallel()
+
+	t.Run("Refused", func(t *testing.T) {
+		t.Parallel()
+		const (
+			limit     = "limit must be an integer from 1 to 100"
+			reference = "reference must be 1 to 255 characters, none of them a control character"
+			states    = "state must be one of created, authorized, settling, confirming, needs_review, settled, failed, canceled"
+		)
+		var (
+			id  intent.ID
+			day = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
+		)
+		type refusal struct {
+			q    intent.Query
+			want string
+		}
+		refusals := []refusal{
+			{intent.Query{}, limit},
+			{intent.Query{Limit: -1}, limit},
+			{intent.Query{Limit: 101}, limit},
+			{intent.Query{Limit: 1, After: &id, Before: &id}, "ending_before must not be given together with starting_after"},
+			{intent.Query{Limit: 1, State: "Created"}, states},
+			{intent.Query{Limit: 1, State: intent.State(strings.Repeat("x", 1e5))}, states},
+			{intent.Query{Limit: 1, Reference: strings.Repeat("é", 256)}, reference},
+			{intent.Query{Limit: 1, CreatedFrom: time.Unix(-1, 0)}, "created_gte must be in the years 1970 to 9999"},
+			{intent.Query{Limit: 1, CreatedBefore: time.Unix(-1, 0)}, "created_lt must be in the years 1970 to 9999"},
+			{intent.Query{Limit: 1, CreatedFrom: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)}, "created_gte must be in the years 1970 to 9999"},
+			{intent.Query{Limit: 1, CreatedBefore: time.Date(9999, 12, 31, 23, 0, 0, 0, time.FixedZone("west", -7200))}, "created_lt must be in the years 1970 to 9999"},
+			{intent.Query{Limit: 1, CreatedFrom: day, CreatedBefore: day}, "created_lt must be later than created_gte"},
+			{intent.Query{Limit: 1, CreatedFrom: day.Add(1), CreatedBefore: day}, "created_lt must be later than created_gte"},
+			// The order of the members, as they are documented, decides.
+			{intent.Query{After: &id, Before: &id}, limit},
+			{intent.Query{Limit: 1, State: "x", Reference: "\x00"}, states},
+			{intent.Query{Limit: 1, Reference: "\x00", CreatedFrom: day, CreatedBefore: day}, reference},
+		}
+		for _, s := range controls {
+			refusals = append(refusals, refusal{intent.Query{Limit: 1, Reference: s}, reference})
+		}
+		for _, r := range refusals {
+			page, more, err := service().List(t.Context(), "m-1", r.q)
+			var invalid *intent.InvalidError
+			if !errors.As(err, &invalid) || err.Error() != r.want || page != nil || more {
+				t.Errorf("List(%.200v) = %v, %t, %.300v, want %s", r.q, page, more, err, r.want)
+			}
+		}
+	})
+
+	t.Run("Accepted", func(t *testing.T) {
+		t.Parallel()
+		svc := service()
+		if _, err := svc.Create(t.Context(), "m-1", params(nil)); err != nil {
+			t.Fatal(err)
+		}
+		queries := []intent.Query{
+			{Limit: 1}, {Limit: 100},
+			{Limit: 1, CreatedFrom: time.Unix(0, 0), CreatedBefore: time.Date(9999, 12, 31, 23, 59, 59, 999999999, time.UTC)},
+		}
+		for _, q := range queries {
+			if page, more, err := svc.List(t.Context(), "m-1", q); len(page) != 1 || more || err != nil {
+				t.Errorf("List(%+v) = %v, %t, %v", q, page, more, err)
+			}
+		}
+		for _, state := range intent.States() {
+			if _, _, err := svc.List(t.Context(), "m-1", intent.Query{Limit: 1, State: state, Reference: strings.Repeat("💶", 255)}); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+
+	t.Run("BelowTheMicrosecond", func(t *testing.T) {
+		t.Parallel()
+		// What a store is asked is in whole microseconds, and selects the same.
+		svc := service()
+		in, err := svc.Create(t.Context(), "m-1", params(nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []struct {
+			q    intent.Query
+			want int
+		}{
+			{intent.Query{Limit: 1, CreatedFrom: in.CreatedAt}, 1},
+			{intent.Query{Limit: 1, CreatedFrom: in.CreatedAt.Add(1)}, 0},
+			{intent.Query{Limit: 1, CreatedFrom: in.CreatedAt.Add(-1)}, 1},
+			{intent.Query{Limit: 1, CreatedBefore: in.CreatedAt}, 0},
+			{intent.Query{Limit: 1, CreatedBefore: in.CreatedAt.Add(1)}, 1},
+			{intent.Query{Limit: 1, CreatedBefore: in.CreatedAt.Add(-1)}, 0},
+		} {
+			if page, _, err := svc.List(t.Context(), "m-1", c.q); len(page) != c.want || err != nil {
+				t.Errorf("List(%+v) = %v, %v, want %d", c.q, page, err, c.want)
+			}
+		}
+	})
+}
+
+func TestService_Transitions(t *testing.T) {
+	t.Parallel()
+	svc := service()
+	in, err := svc.Create(t.Context(), "m-1", params(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		after int64
+		limit int
+		want  string
+	}{
+		{0, 0, "limit must be an integer from 1 to 100"},
+		{0, -1, "limit must be an integer from 1 to 100"},
+		{-1, 101, "limit must be an integer from 1 to 100"},
+		{-1, 1, "starting_after must be a version, an integer from 0"},
+		{0, 1, ""},
+		{1<<63 - 1, 100, ""},
+	} {
+		page, more, err := svc.Transitions(t.Context(), "m-1", in.ID, c.after, c.limit)
+		var invalid *intent.InvalidError
+		switch {
+		case c.want == "" && err == nil:
+		case !errors.As(err, &invalid), err.Error() != c.want:
+			t.Errorf("Transitions(after %d, limit %d): %v, want %q", c.after, c.limit, err, c.want)
+		}
+		if len(page) != 0 || more {
+			t.Errorf("Transitions(after %d, limit %d) = %v, %t", c.after, c.limit, page, more)
+		}
+	}
+}

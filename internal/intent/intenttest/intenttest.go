@@ -17,7 +17,8 @@ import (
 	"intentd/internal/intent"
 )
 
-// Harness is one empty store and a hold on its clock.
+// Harness is one empty store and a hold on its clock, which goes on by itself,
+// though not with every reading.
 type Harness struct {
 	Store intent.Store
 	// Advance makes everything in the store older by d: it moves the store's
@@ -43,13 +44,23 @@ func Run(t *testing.T, open func(t *testing.T) Harness) {
 		{"CreateRefusesTakenID", createRefusesTakenID},
 		{"OtherMerchantSeesNothing", otherMerchantSeesNothing},
 		{"SameIDTwoMerchants", sameIDTwoMerchants},
+		{"IDsFollowTheClock", idsFollowTheClock},
+		{"ListAgreesWithNaive", listAgreesWithNaive},
+		{"ListWhileInserting", listWhileInserting},
+		{"ListKeepsMerchantsApart", listKeepsMerchantsApart},
+		{"ListGivesCopies", listGivesCopies},
+		{"TransitionsInPages", transitionsInPages},
 		{"MoveWholeLife", moveWholeLife},
 		{"MoveKeepsTheRest", moveKeepsTheRest},
 		{"MoveNowhereChangesNothing", moveNowhereChangesNothing},
 		{"MoveRefusedChangesNothing", moveRefusedChangesNothing},
 		{"MoveOvertaken", moveOvertaken},
 		{"MoveConcurrent", moveConcurrent},
+		{"MoveIsDecidedAgain", moveIsDecidedAgain},
+		{"MoveAlwaysOvertaken", moveAlwaysOvertaken},
 		{"MoveExpired", moveExpired},
+		{"CancelTwice", cancelTwice},
+		{"CancelConcurrent", cancelConcurrent},
 		{"CancelDueOnlyDue", cancelDueOnlyDue},
 		{"CancelDueOnlyCreated", cancelDueOnlyCreated},
 		{"CancelDueSameIDTwoMerchants", cancelDueSameIDTwoMerchants},

@@ -1,6 +1,7 @@
 package memintent_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -16,10 +17,12 @@ import (
 	"intentd/internal/intent/memintent"
 )
 
-// clock stands still until it is moved.
+// clock stands still until it is moved, or ticks with every second reading.
 type clock struct {
-	mu sync.Mutex
-	at time.Time
+	mu       sync.Mutex
+	at       time.Time
+	ticks    bool
+	readings int
 }
 
 // newClock is off UTC and in nanoseconds, which a store must not let through.
@@ -30,6 +33,9 @@ func newClock() *clock {
 func (c *clock) now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.readings++; c.ticks && c.readings%2 == 0 {
+		c.at = c.at.Add(time.Microsecond)
+	}
 	return c.at
 }
 
@@ -43,6 +49,7 @@ func TestStore(t *testing.T) {
 	t.Parallel()
 	intenttest.Run(t, func(*testing.T) intenttest.Harness {
 		c := newClock()
+		c.ticks = true
 		store := memintent.New(c.now, nil)
 		return intenttest.Harness{
 			Store:   store,
@@ -114,6 +121,9 @@ func TestStore_Joined(t *testing.T) {
 		if want := a.at.UTC().Truncate(time.Microsecond); !in.CreatedAt.Equal(want) {
 			t.Fatalf("created at %s, want the attempt's %s", in.CreatedAt, want)
 		}
+		if first := intent.FirstID(a.at); !bytes.Equal(in.ID[:8], first[:8]) {
+			t.Fatalf("%s is not of the attempt's time", in.ID)
+		}
 		if _, err := svc.Get(t.Context(), merchant, in.ID); !errors.Is(err, intent.ErrNotFound) {
 			t.Fatalf("seen before the attempt completed: %v", err)
 		}
@@ -165,6 +175,38 @@ func TestStore_Joined(t *testing.T) {
 			t.Fatalf("completed with %v, want ErrVersionConflict", err)
 		}
 		if ts, _, err := svc.Transitions(t.Context(), merchant, in.ID, 0, 100); err != nil || len(ts) != 1 {
+			t.Fatalf("trail %+v, %v", ts, err)
+		}
+	})
+
+	t.Run("ReadsWhatIsThere", func(t *testing.T) {
+		t.Parallel()
+		a, ctx, svc, _ := begin(t)
+		in, err := svc.Create(t.Context(), merchant, params())
+		if err != nil {
+			t.Fatal(err)
+		}
+		authorized, err := svc.Move(t.Context(), merchant, in.ID, intent.Step{To: intent.Authorized, Actor: intent.API})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := svc.Get(ctx, merchant, in.ID)
+		if diff := cmp.Diff(authorized, got); diff != "" || err != nil {
+			t.Fatalf("Get: %v (-want +got):\n%s", err, diff)
+		}
+		if page, _, err := svc.List(ctx, merchant, intent.Query{Limit: 1}); err != nil || len(page) != 1 || page[0].Version != 2 {
+			t.Fatalf("List = %+v, %v", page, err)
+		}
+		if ts, _, err := svc.Transitions(ctx, merchant, in.ID, 0, 1); err != nil || len(ts) != 1 {
+			t.Fatalf("trail %+v, %v", ts, err)
+		}
+		if _, err := svc.Move(ctx, merchant, in.ID, intent.Step{To: intent.Canceled, Actor: intent.API, Reason: "r", IfVersion: 2}); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.complete(); err != nil {
+			t.Fatal(err)
+		}
+		if ts, _, err := svc.Transitions(t.Context(), merchant, in.ID, 0, 100); err != nil || len(ts) != 2 || ts[1].Version != 3 {
 			t.Fatalf("trail %+v, %v", ts, err)
 		}
 	})

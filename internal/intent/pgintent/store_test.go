@@ -1,6 +1,7 @@
 package pgintent
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -268,6 +269,9 @@ func TestStore_Joined(t *testing.T) {
 		if len(x.queued) != 1 {
 			t.Fatalf("%d statements queued, want 1", len(x.queued))
 		}
+		if first := intent.FirstID(x.at); !in.CreatedAt.Equal(x.at) || !bytes.Equal(in.ID[:8], first[:8]) {
+			t.Fatalf("%s, created at %s, is not of the transaction's time %s", in.ID, in.CreatedAt, x.at)
+		}
 		outside := New(db.Pool, nil)
 		if _, err := outside.Get(t.Context(), merchant, in.ID); !errors.Is(err, intent.ErrNotFound) {
 			t.Fatalf("seen before the commit: %v", err)
@@ -369,6 +373,33 @@ where id = $1::uuid`, dashed(id), late)
 		x.commit()
 	})
 
+	t.Run("DecidedAgain", func(t *testing.T) {
+		t.Parallel()
+		// Under read committed, which is an attempt's level, the second look sees
+		// what was committed since the first.
+		db := pgtest.New(t)
+		outside := intent.New(New(db.Pool, nil))
+		in := create(t, New(db.Pool, nil))
+		x, ctx, s := begin(t, db.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+		looks := 0
+		moved, err := intent.New(watched{s, func() {
+			if looks++; looks > 1 {
+				return
+			}
+			if _, err := outside.Move(t.Context(), merchant, in.ID, intent.Step{To: intent.Authorized, Actor: intent.API}); err != nil {
+				t.Error(err)
+			}
+		}}).Move(ctx, merchant, in.ID, intent.Step{To: intent.Canceled, Actor: intent.API, Reason: "r"})
+		if err != nil || moved.Version != 3 || looks != 2 {
+			t.Fatalf("%+v, %v, decided %d times; want version 3 after 2", moved, err, looks)
+		}
+		x.commit()
+		got, err := outside.Get(t.Context(), merchant, in.ID)
+		if diff := cmp.Diff(moved, got); diff != "" || err != nil {
+			t.Fatalf("Get: %v (-moved +got):\n%s", err, diff)
+		}
+	})
+
 	t.Run("OvertakenInASnapshot", func(t *testing.T) {
 		t.Parallel()
 		// Where the snapshot is the transaction's, being overtaken is an error of
@@ -386,7 +417,47 @@ where id = $1::uuid`, dashed(id), late)
 		if !errors.Is(err, intent.ErrVersionConflict) {
 			t.Fatalf("error %v, want ErrVersionConflict", err)
 		}
+		// The transaction is lost, so that looking again is of no use.
+		_, err = intent.New(s).Move(ctx, merchant, in.ID, intent.Step{To: intent.Authorized, Actor: intent.API})
+		if !errors.Is(err, intent.ErrUnavailable) {
+			t.Fatalf("error %v, want ErrUnavailable", err)
+		}
 	})
+}
+
+// watched calls look each time that an intent to move has been read.
+type watched struct {
+	intent.Store
+	look func()
+}
+
+func (w watched) Move(ctx context.Context, merchantID string, id intent.ID, decide func(intent.Intent, time.Time) (*intent.Transition, error)) (intent.Intent, error) {
+	return w.Store.Move(ctx, merchantID, id, func(in intent.Intent, now time.Time) (*intent.Transition, error) {
+		w.look()
+		return decide(in, now)
+	})
+}
+
+// TestStore_Move_ThereAlready looks for a write that leaves all as it was.
+func TestStore_Move_ThereAlready(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	s := New(db.Pool, nil)
+	in := create(t, s)
+	svc := intent.New(s)
+	cancel := intent.Step{To: intent.Canceled, Actor: intent.API, Reason: "r"}
+	if _, err := svc.Move(t.Context(), merchant, in.ID, cancel); err != nil {
+		t.Fatal(err)
+	}
+	const row = "select (ctid, xmin, xmax)::text from payment_intents"
+	before := pgtest.QueryVal[string](t, db, row)
+	cancel.Reason = "another"
+	if _, err := svc.Move(t.Context(), merchant, in.ID, cancel); err != nil {
+		t.Fatal(err)
+	}
+	if after := pgtest.QueryVal[string](t, db, row); after != before {
+		t.Fatalf("the row was written: %s, before %s", after, before)
+	}
 }
 
 func TestStore_CancelDue(t *testing.T) {
