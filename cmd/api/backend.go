@@ -11,6 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"intentd/internal/apikey"
+	"intentd/internal/apikey/pgapikey"
 	"intentd/internal/idempotency"
 	"intentd/internal/idempotency/memidem"
 	"intentd/internal/idempotency/pgidem"
@@ -27,6 +29,9 @@ import (
 type backend struct {
 	intents intent.Store
 	keys    idempotency.Store
+	// apiKeys knows the keys that the commands make; nil in memory, where no
+	// command could make any.
+	apiKeys apikey.Authenticator
 	// prepare returns when the store can be used, or ctx has ended.
 	prepare func(ctx context.Context)
 	// ready says why the store can not be used now, or nil.
@@ -74,7 +79,9 @@ func postgresBackend(ctx context.Context, c config, log *slog.Logger, db *databa
 	if err != nil {
 		return nil, err
 	}
+	apiKeys := apikey.NewDirectory(pgapikey.New(pool), log)
 	return &backend{
+		apiKeys: apiKeys,
 		intents: pgintent.New(pool, func(ctx context.Context) (pgintent.Tx, bool) {
 			return pgidem.FromContext(ctx)
 		}),
@@ -83,6 +90,7 @@ func postgresBackend(ctx context.Context, c config, log *slog.Logger, db *databa
 		ready:   func(ctx context.Context) error { return schemaReady(ctx, pool) },
 		watch:   db.watch,
 		close: func() {
+			apiKeys.Close()
 			closePool(pool, log)
 			db.close()
 		},

@@ -5,15 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"reflect"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/caarlos0/env/v11"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"intentd/internal/api"
 	"intentd/internal/apikey"
 )
 
@@ -37,6 +40,8 @@ type config struct {
 	SweepInterval   time.Duration `env:"SWEEP_INTERVAL" envDefault:"5s" help:"from one round of the sweeper to the next, a tenth more or less"`
 	SweepBatch      int           `env:"SWEEP_BATCH" envDefault:"500" help:"rows that one statement of the sweeper takes"`
 	MaxConns        int32         `env:"DB_MAX_CONNS" envDefault:"20" help:"most connections to the database; a running request costs one"`
+	RateLimit       rateLimit     `env:"RATE_LIMIT" help:"requests a second for each merchant and process, as in 50, or 50:200 with up to 200 at once; unset: no limit"`
+	DocsURL         string        `env:"DOCS_URL" envDefault:"/docs" help:"where the documentation is found that errors link to"`
 	ShutdownTimeout time.Duration `env:"SHUTDOWN_TIMEOUT" envDefault:"15s" help:"how long running requests may take to end"`
 	LogFormat       string        `env:"LOG_FORMAT" envDefault:"text" help:"text or json"`
 	LogLevel        slog.Level    `env:"LOG_LEVEL" envDefault:"info" help:"debug, info, warn or error"`
@@ -76,16 +81,32 @@ func (k *demoKeys) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// merchants returns the keys of merchants, which are all that the API knows yet.
-func (k demoKeys) merchants() map[string]string {
-	m := make(map[string]string)
-	for token, holder := range k {
-		if holder.Role == apikey.API {
-			m[token] = holder.Merchant
+// rateLimit is a token bucket as it is written in the environment.
+type rateLimit api.RateLimit
+
+const mostRequests = 1_000_000 // a second
+
+// UnmarshalText implements encoding.TextUnmarshaler: requests a second, and
+// behind a colon how many at once; where that is not said as many as a second
+// brings, and one at least.
+func (l *rateLimit) UnmarshalText(text []byte) error {
+	perSecond, burst, hasBurst := strings.Cut(string(text), ":")
+	var err error
+	if l.PerSecond, err = strconv.ParseFloat(perSecond, 64); err != nil || !(l.PerSecond > 0 && l.PerSecond <= mostRequests) {
+		return fmt.Errorf("must begin with the requests a second, a number above 0 and up to %d", mostRequests)
+	}
+	l.Burst = int(math.Ceil(l.PerSecond))
+	if hasBurst {
+		if l.Burst, err = strconv.Atoi(burst); err != nil || l.Burst < 1 || l.Burst > mostRequests {
+			return fmt.Errorf("must have a whole number from 1 to %d behind the colon", mostRequests)
 		}
 	}
-	return m
+	return nil
 }
+
+// docsPattern is what stands between < and > of a Link header, and is followed by
+// /errors#code there.
+var docsPattern = regexp.MustCompile(`^(https?://[^/?#<>"\s]+(/[^?#<>"\s]*)?|/[^?#<>"\s]+)$`)
 
 // usageError is a mistake of who started the program: exit code 2.
 type usageError struct{ error }
@@ -123,6 +144,7 @@ func parseConfig(environ []string) (config, error) {
 	check("SweepBatch", "must be from 1 to 100000", c.SweepBatch >= 1 && c.SweepBatch <= 100_000)
 	check("MaxConns", "must be from 1 to 10000", c.MaxConns >= 1 && c.MaxConns <= 10_000)
 	check("ShutdownTimeout", "must be from 0s to 1h", c.ShutdownTimeout >= 0 && c.ShutdownTimeout <= time.Hour)
+	check("DocsURL", "must be a path or an http or https URL, without a query and without < or >", docsPattern.MatchString(c.DocsURL))
 	check("LogFormat", "must be text or json", c.LogFormat == formatText || c.LogFormat == formatJSON)
 	if len(mistakes) > 0 {
 		return config{}, usageError{errors.Join(mistakes...)}

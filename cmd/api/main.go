@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"intentd/internal/api"
+	"intentd/internal/apikey"
 	"intentd/internal/intent"
 	"intentd/internal/sweeper"
 )
@@ -130,7 +131,11 @@ func serve(ctx context.Context, c config, log *slog.Logger, listening func(net.A
 		return err
 	}
 	defer backend.close()
-	if len(c.DemoKeys) == 0 {
+	var authenticator apikey.Authenticator = apikey.NewStatic(c.DemoKeys)
+	switch {
+	case backend.apiKeys != nil:
+		authenticator = apikey.First(authenticator, backend.apiKeys)
+	case len(c.DemoKeys) == 0:
 		log.Warn("API_DEMO_KEYS is not set: no request will be let in")
 	}
 
@@ -139,14 +144,16 @@ func serve(ctx context.Context, c config, log *slog.Logger, listening func(net.A
 	srv := newServer(c, log, api.New(api.Config{
 		Intents:       intents,
 		Idempotency:   backend.keys,
-		Authenticator: api.NewStaticKeys(c.DemoKeys.merchants()),
+		Authenticator: authenticator,
 		Ready: func(ctx context.Context) error {
 			if draining.Load() {
 				return errors.New("shutting down")
 			}
 			return backend.ready(ctx)
 		},
-		Log: log,
+		Log:       log,
+		RateLimit: api.RateLimit(c.RateLimit),
+		DocsURL:   strings.TrimSuffix(c.DocsURL, "/"),
 	}))
 	sweep := &sweeper.Sweeper{
 		Jobs: []sweeper.Job{

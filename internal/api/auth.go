@@ -2,60 +2,57 @@ package api
 
 import (
 	"context"
-	"crypto/sha256"
-	"crypto/subtle"
+	"fmt"
 	"net/http"
+	"regexp"
+	"slices"
 	"strings"
+
+	"intentd/internal/apikey"
+	"intentd/internal/intent"
 )
 
-// Authenticator turns a bearer token into the merchant that it belongs to.
-type Authenticator interface {
-	// Authenticate returns false for a token that nobody has. An error means
-	// that it could not be told, and is answered 503.
-	Authenticate(ctx context.Context, token string) (merchantID string, ok bool, err error)
+// caller is who sent a request, and on whose payment intents it acts.
+type caller struct {
+	apikey.Holder
+	// account is what the payment intents are kept under: the merchant, or what
+	// stands for it among those of test keys.
+	account string
 }
 
-// StaticKeys is an Authenticator over a fixed set of tokens, of which it keeps
-// only SHA-256 digests. A token is compared with all of them, in a time that
-// tells nothing of how near it was to any.
-type StaticKeys struct {
-	keys []staticKey
-}
-
-type staticKey struct {
-	digest     [sha256.Size]byte
-	merchantID string
-}
-
-// NewStaticKeys returns an Authenticator for the merchants by token.
-func NewStaticKeys(merchantByToken map[string]string) *StaticKeys {
-	k := new(StaticKeys)
-	for token, merchantID := range merchantByToken {
-		k.keys = append(k.keys, staticKey{sha256.Sum256([]byte(token)), merchantID})
+// accountOf keeps a merchant's test intents apart from its live ones. No
+// merchant's name has a colon.
+func accountOf(mode apikey.Mode, merchant string) string {
+	if mode == apikey.Test {
+		return "test:" + merchant
 	}
-	return k
+	return merchant
 }
 
-// Authenticate implements Authenticator. It never fails.
-func (k *StaticKeys) Authenticate(_ context.Context, token string) (string, bool, error) {
-	digest := sha256.Sum256([]byte(token))
-	found := -1
-	for i := range k.keys {
-		equal := subtle.ConstantTimeCompare(digest[:], k.keys[i].digest[:])
-		found = subtle.ConstantTimeSelect(equal, i, found)
+// scope is whose idempotency keys the caller's are: those of its merchant,
+// whichever of the merchant's keys it uses. One that acts for other merchants
+// has a scope for each of them, since the request's fingerprint does not hold
+// the header that names them. No merchant's name has a slash.
+func (c caller) scope() string {
+	if c.Role == apikey.API {
+		return c.account
 	}
-	if found < 0 {
-		return "", false, nil
-	}
-	return k.keys[found].merchantID, true, nil
+	return string(c.Role) + "/" + c.Merchant + "/" + c.account
 }
 
-type merchantKey struct{}
+// actor is the caller as the state machine knows it.
+func (c caller) actor() intent.Actor { return intent.Actor(c.Role) }
 
-// merchantOf returns whose credential the request carries. It panics on a route
-// that was mounted without authentication.
-func merchantOf(r *http.Request) string {
-	return r.Context().Value(merchantKey{}).(string)
+type callerKey struct{}
+
+// callerOf returns who sent the request. It panics on a route that was mounted
+// without authentication.
+func callerOf(r *http.Request) caller {
+	return r.Context().Value(callerKey{}).(caller)
+}
+
+func withCaller(r *http.Request, c caller) *http.Request {
+	return r.WithContext(context.WithValue(r.Context(), callerKey{}, c))
 }
 
 // authenticate lets a request pass that carries one good credential.
@@ -63,19 +60,20 @@ func (s *server) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token, ok := bearerToken(r.Header.Values("Authorization"))
 		if !ok {
-			fail(w, r, errUnauthorized)
+			s.fail(w, r, errUnauthorized)
 			return
 		}
-		merchantID, ok, err := s.Authenticator.Authenticate(r.Context(), token)
+		holder, ok, err := s.Authenticator.Authenticate(r.Context(), token)
 		switch {
 		case err != nil:
 			entryOf(r).fail(err)
-			fail(w, r, notReady("the credential can not be checked now; try again"))
+			s.fail(w, r, notReady("the credential can not be checked now; try again"))
 		case !ok:
-			fail(w, r, errUnauthorized)
+			s.fail(w, r, errUnauthorized)
 		default:
-			entryOf(r).merchant = merchantID
-			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), merchantKey{}, merchantID)))
+			e := entryOf(r)
+			e.role, e.merchant = holder.Role, accountOf(holder.Mode, holder.Merchant)
+			next.ServeHTTP(w, withCaller(r, caller{holder, e.merchant}))
 		}
 	})
 }
@@ -90,4 +88,53 @@ func bearerToken(lines []string) (string, bool) {
 	scheme, token, ok := strings.Cut(lines[0], " ")
 	token = strings.TrimLeft(token, " ")
 	return token, ok && token != "" && strings.EqualFold(scheme, "Bearer")
+}
+
+var merchantPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+
+// forMerchant finds out whose payment intents the request is about. A merchant's
+// key needs not say it. The keys of relayers, listeners and operators must, each
+// time and by a header: in the path it would give one intent two names.
+func (s *server) forMerchant(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c, named := callerOf(r), r.Header.Values("Intent-Merchant")
+		var wrong string
+		switch {
+		case len(named) == 0 && c.Role == apikey.API:
+			next.ServeHTTP(w, r)
+			return
+		case len(named) == 0:
+			wrong = fmt.Sprintf("a key of role %s needs one Intent-Merchant header: whose payment intents it is about", c.Role)
+		case len(named) > 1:
+			wrong = "Intent-Merchant must be sent once, got more than one header line"
+		case !merchantPattern.MatchString(named[0]):
+			wrong = "Intent-Merchant must be 1 to 64 letters, digits, dots, dashes or underscores"
+		case c.Role == apikey.API && named[0] != c.Merchant:
+			wrong = "Intent-Merchant must be the key's own merchant, or left out"
+		}
+		if wrong != "" {
+			s.fail(w, r, &problem{status: http.StatusBadRequest, code: "intent_merchant_invalid", detail: wrong})
+			return
+		}
+		c.account = accountOf(c.Mode, named[0])
+		entryOf(r).merchant = c.account
+		next.ServeHTTP(w, withCaller(r, c))
+	})
+}
+
+// only lets those pass whose role is one of roles. What they would do completes
+// the sentence that the others get.
+func (s *server) only(what string, roles ...apikey.Role) func(http.Handler) http.Handler {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if role := callerOf(r).Role; !slices.Contains(roles, role) {
+				s.fail(w, r, &problem{
+					status: http.StatusForbidden, code: "forbidden_actor",
+					detail: fmt.Sprintf("%s is not open to %s", what, role),
+				})
+				return
+			}
+			next.ServeHTTP(w, r)
+		})
+	}
 }

@@ -16,8 +16,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/google/go-cmp/cmp"
 
+	"intentd/internal/api"
+	"intentd/internal/apikey"
 	"intentd/internal/idempotency"
 	"intentd/internal/intent"
 )
@@ -47,8 +50,8 @@ func TestContract_Routing(t *testing.T) {
 					a.wantProblem(t, http.StatusNotFound, "not_found", "there is nothing at this path")
 				}
 				for path, allow := range map[string]string{
-					"/v1/payment_intents":      "POST",
-					"/v1/payment_intents?a=b":  "POST",
+					"/v1/payment_intents":      "GET, HEAD, POST",
+					"/v1/payment_intents?a=b":  "GET, HEAD, POST",
 					"/v1/payment_intents/x":    "GET, HEAD",
 					"/v1/payment_intents/%20x": "GET, HEAD",
 					"/healthz":                 "GET, HEAD",
@@ -636,8 +639,16 @@ func TestContract_Superseded(t *testing.T) {
 			g.set(nil)
 			s.created(t, call{}) // the pool has lived through it
 		}
-		first := s.created(t, call{key: "late-" + secret})
-		s.replayed(t, call{key: "late-" + secret}, first)
+		// Where the server ended the session, its lock falls a moment after that
+		// is known.
+		c := call{key: "late-" + secret}
+		first := s.do(t, c)
+		for begun := time.Now(); first.status == http.StatusConflict && time.Since(begun) < patience; {
+			first = s.do(t, c)
+		}
+		first.want(t, http.StatusCreated, "")
+		first.wantReplayed(t, false)
+		s.replayed(t, c, first)
 	})
 }
 
@@ -683,8 +694,8 @@ func TestGet_Fails(t *testing.T) {
 // failing is an authenticator that can not tell.
 type failing struct{}
 
-func (failing) Authenticate(context.Context, string) (string, bool, error) {
-	return "", false, errors.New("dial tcp: connection refused")
+func (failing) Authenticate(context.Context, string) (apikey.Holder, bool, error) {
+	return apikey.Holder{}, false, errors.New("dial tcp: connection refused")
 }
 
 func TestAuthenticator_Fails(t *testing.T) {
@@ -753,12 +764,13 @@ func TestLog(t *testing.T) {
 				a    *answer
 				want logLine
 			}{
-				{fresh, logLine{Level: "INFO", Msg: "request", Merchant: "alice", Outcome: "fresh", Fingerprint: "ff330e75a93099c4"}},
-				{s.do(t, c), logLine{Level: "INFO", Msg: "request", Merchant: "alice", Outcome: "replay", Fingerprint: "ff330e75a93099c4"}},
-				{s.do(t, changed), logLine{Level: "INFO", Msg: "request", Merchant: "alice", Outcome: "mismatch", Fingerprint: "90f56163d6f6ee6b"}},
+				{fresh, logLine{Level: "INFO", Msg: "request", Merchant: "alice", Role: "api", Outcome: "fresh", Fingerprint: "ff330e75a93099c4"}},
+				{s.do(t, c), logLine{Level: "INFO", Msg: "request", Merchant: "alice", Role: "api", Outcome: "replay", Fingerprint: "ff330e75a93099c4"}},
+				{s.do(t, changed), logLine{Level: "INFO", Msg: "request", Merchant: "alice", Role: "api", Outcome: "mismatch", Fingerprint: "90f56163d6f6ee6b"}},
 				{s.do(t, call{token: "nobody-" + secret}), logLine{Level: "INFO", Msg: "request"}},
-				{s.do(t, call{key: "a b"}), logLine{Level: "INFO", Msg: "request", Merchant: "alice"}},
-				{s.do(t, call{method: "GET", path: fresh.header.Get("Location"), token: bob, key: c.key}), logLine{Level: "INFO", Msg: "request", Merchant: "bob"}},
+				{s.do(t, call{key: "a b"}), logLine{Level: "INFO", Msg: "request", Merchant: "alice", Role: "api"}},
+				{s.do(t, call{method: "GET", path: fresh.header.Get("Location"), token: bob, key: c.key}), logLine{Level: "INFO", Msg: "request", Merchant: "bob", Role: "api"}},
+				{s.do(t, call{method: "GET", path: fresh.header.Get("Location"), token: operatorTest, header: forAlice}), logLine{Level: "INFO", Msg: "request", Merchant: "test:alice", Role: "operator"}},
 				{s.do(t, call{method: "GET", path: "/healthz"}), logLine{Level: "INFO", Msg: "request"}},
 				{s.do(t, call{method: "DELETE", path: "/nowhere?token=" + secret}), logLine{Level: "INFO", Msg: "request"}},
 			}
@@ -838,9 +850,65 @@ func TestOpenAPI_Errors(t *testing.T) {
 	// Their words are held to the contract's where they can be provoked:
 	// TestContract_InFlight and TestContract_Superseded.
 	seen["idempotency_key_in_flight"], seen["idempotency_attempt_superseded"] = true, true
+
+	// Those of the other operations.
+	item := func(path string) *openapi3.PathItem { return doc.Paths.Value(path) }
+	list, steps := item(intentsPath).Get, item(intentsPath+"/{id}/transitions").Post
+	location := s.created(t, call{}).header.Get("Location")
+	confirming := s.created(t, call{}).header.Get("Location")
+	s.moved(t, step(confirming, alice, `{"to":"authorized"}`), "authorized", 2)
+	s.moved(t, step(confirming, relayer, `{"to":"settling"}`), "settling", 3)
+	noHash := s.do(t, step(confirming, relayer, `{"to":"confirming"}`))
+	old := s.do(t, step(confirming, relayer, `{"to":"failed","reason":"r"}`, `If-Match: "2"`))
+	s.moved(t, step(confirming, relayer, `{"to":"confirming","tx_hash":"`+hashA+`"}`), "confirming", 4)
+	authorized := s.created(t, call{}).header.Get("Location")
+	s.moved(t, step(authorized, alice, `{"to":"authorized"}`), "authorized", 2)
+	settled := s.created(t, call{}).header.Get("Location")
+	s.moved(t, step(settled, alice, `{"to":"authorized"}`), "authorized", 2)
+	s.moved(t, step(settled, relayer, `{"to":"settling"}`), "settling", 3)
+	s.moved(t, step(settled, relayer, `{"to":"confirming","tx_hash":"`+hashA+`"}`), "confirming", 4)
+	s.moved(t, step(settled, listener, `{"to":"settled","tx_hash":"`+hashA+`"}`), "settled", 5)
+	limited := stores["Memory"](t, setup{limit: api.RateLimit{PerSecond: 100, Burst: 1}})
+	limited.do(t, call{})
+	for _, x := range []struct {
+		op   *openapi3.Operation
+		name string
+		a    *answer
+	}{
+		{list, "invalid_request", s.do(t, call{method: "GET", path: intentsPath + "?limit=0"})},
+		{list, "intent_merchant_invalid", s.do(t, call{method: "GET", token: relayer})},
+		{list, "rate_limited", limited.untilLimited(t)},
+		{post, "forbidden_actor", s.do(t, call{token: relayer, header: forAlice})},
+		{steps, "forbidden_actor", s.do(t, step(authorized, alice, `{"to":"settling"}`))},
+		{steps, "invalid_request", s.do(t, call{path: location + "/cancel", body: "{}"})},
+		{steps, "evidence_required", noHash},
+		{steps, "version_conflict", old},
+		{steps, "invalid_transition", s.do(t, call{path: settled + "/cancel", body: `{"reason":"r"}`})},
+		{steps, "evidence_mismatch", s.do(t, step(confirming, listener, `{"to":"settled","tx_hash":"`+hashB+`"}`))},
+		{item(keysPath).Get, "idempotency_key_required", s.do(t, call{method: "GET", path: keysPath})},
+		{item(keysPath).Get, "not_found", s.do(t, call{method: "GET", path: keysPath, key: "k"})},
+	} {
+		seen[x.name] = true
+		if diff := cmp.Diff(exampleOf(t, x.op, x.a.status, x.name), x.a.problem()); diff != "" {
+			t.Errorf("%s of %s (-example +answer):\n%s", x.name, x.op.OperationID, diff)
+		}
+	}
+	// Its time is different each time: TestTransitions_Expired.
+	seen["intent_expired"] = true
 	for _, code := range doc.Components.Schemas["Error"].Value.Properties["error"].Value.Enum {
 		if !seen[code.(string)] {
 			t.Errorf("no test has seen the code %v", code)
+		}
+	}
+}
+
+// untilLimited makes calls until one is refused.
+func (s *service) untilLimited(t *testing.T) *answer {
+	t.Helper()
+	for begun := time.Now(); ; {
+		a := s.do(t, call{method: "GET"})
+		if a.status == http.StatusTooManyRequests || time.Since(begun) > patience {
+			return a
 		}
 	}
 }

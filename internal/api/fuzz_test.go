@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"intentd/internal/api"
+	"intentd/internal/apikey"
 	"intentd/internal/intent"
 )
 
@@ -29,7 +30,7 @@ func FuzzCreate(f *testing.F) {
 	p := memoryParts(lease)
 	h := api.New(api.Config{
 		Intents: intent.New(p.intents), Idempotency: p.keys,
-		Authenticator: api.NewStaticKeys(map[string]string{alice: "alice"}),
+		Authenticator: apikey.NewStatic(holders),
 		Log:           slog.New(slog.DiscardHandler),
 	})
 	digits := regexp.MustCompile(`^[1-9][0-9]{0,77}$`)

@@ -30,6 +30,7 @@ import (
 
 	"intentd"
 	"intentd/internal/api"
+	"intentd/internal/apikey"
 	"intentd/internal/idempotency"
 	"intentd/internal/idempotency/memidem"
 	"intentd/internal/idempotency/pgidem"
@@ -54,6 +55,14 @@ const (
 	secret = "s3cr3t"
 	alice  = "alices-" + secret
 	bob    = "bobs-" + secret
+	// Others of alice's own: a second live key, and one for tests.
+	aliceToo  = "alices-second-" + secret
+	aliceTest = "alices-test-" + secret
+	// Those that act for merchants.
+	relayer      = "relayers-" + secret
+	listener     = "listeners-" + secret
+	operator     = "operators-" + secret
+	operatorTest = "operators-test-" + secret
 
 	exampleBody = `{"chain":"evm:31337","token":"0x5FbDB2315678afecb367f032d93F642f64180aa3",` +
 		`"payer":"0x70997970C51812dc3A010C7d01b50e0d17dc79C8","merchant":"0x3C44CdDdB6a900fa2b585dd299e03d12FA4293BC",` +
@@ -61,7 +70,10 @@ const (
 )
 
 // newKey returns a key that no log may hold.
-func newKey() string { return "key-" + secret + "-" + rand.Text() }
+func newKey() string {
+	// Digits, which can not spell anything that no error may show.
+	return fmt.Sprintf("key-%s-%x", secret, rand.Text())
+}
 
 // edit returns the example body with one member changed to this JSON text; ""
 // leaves the member out.
@@ -101,14 +113,16 @@ type service struct {
 type parts struct {
 	intents intent.Store
 	keys    idempotency.Store
-	auth    api.Authenticator
+	auth    apikey.Authenticator
 	ready   func(context.Context) error
 }
 
 // setup is how a service differs from the usual one.
 type setup struct {
-	lease  time.Duration // 0: 30 s
-	change func(*parts)
+	lease   time.Duration // 0: 30 s
+	limit   api.RateLimit
+	docsURL string
+	change  func(*parts)
 }
 
 // stores are wired as the command wires them.
@@ -127,10 +141,15 @@ var stores = map[string]func(*testing.T, setup) *service{
 // eachStore runs a test over both stores: one contract.
 func eachStore(t *testing.T, test func(*testing.T, *service)) {
 	t.Helper()
+	eachStoreWith(t, setup{}, test)
+}
+
+func eachStoreWith(t *testing.T, o setup, test func(*testing.T, *service)) {
+	t.Helper()
 	for name, open := range stores {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			test(t, open(t, setup{}))
+			test(t, open(t, o))
 		})
 	}
 }
@@ -172,7 +191,7 @@ func newService(t *testing.T, o setup, p parts, db *pgtest.DB) *service {
 		o.change(&p)
 	}
 	if p.auth == nil {
-		p.auth = api.NewStaticKeys(map[string]string{alice: "alice", bob: "bob"})
+		p.auth = apikey.NewStatic(holders)
 	}
 	if p.ready == nil {
 		p.ready = func(context.Context) error { return nil }
@@ -184,6 +203,8 @@ func newService(t *testing.T, o setup, p parts, db *pgtest.DB) *service {
 		Authenticator: p.auth,
 		Ready:         p.ready,
 		Log:           slog.New(slog.NewJSONHandler(s.log, nil)),
+		RateLimit:     o.limit,
+		DocsURL:       o.docsURL,
 	})
 	s.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
@@ -199,6 +220,18 @@ func newService(t *testing.T, o setup, p parts, db *pgtest.DB) *service {
 		s.checkPairs(t)
 	})
 	return s
+}
+
+// holders are who has which token.
+var holders = map[string]apikey.Holder{
+	alice:        {Merchant: "alice", Role: apikey.API, Mode: apikey.Live},
+	aliceToo:     {Merchant: "alice", Role: apikey.API, Mode: apikey.Live},
+	aliceTest:    {Merchant: "alice", Role: apikey.API, Mode: apikey.Test},
+	bob:          {Merchant: "bob", Role: apikey.API, Mode: apikey.Live},
+	relayer:      {Merchant: "chain-1", Role: apikey.Relayer, Mode: apikey.Live},
+	listener:     {Merchant: "chain-1", Role: apikey.Listener, Mode: apikey.Live},
+	operator:     {Merchant: "desk", Role: apikey.Operator, Mode: apikey.Live},
+	operatorTest: {Merchant: "desk", Role: apikey.Operator, Mode: apikey.Test},
 }
 
 // call is a request to make. The zero call is the contract's example with a key
@@ -438,6 +471,7 @@ type logLine struct {
 	Duration    *int64
 	RequestID   string `json:"request_id"`
 	Merchant    string
+	Role        string
 	Outcome     string
 	Fingerprint string
 	Error       string
@@ -492,7 +526,8 @@ func (s *service) checkLog(t testing.TB) {
 }
 
 // unpaired finds intents without their record and records of a 201 without
-// their intent; the two are of one transaction.
+// their intent; the two are of one transaction, as long as the intent has not
+// moved on.
 const unpaired = `
 select count(*)
 from payment_intents i
@@ -501,7 +536,13 @@ full join (select scope, key, header, xmin from idempotency_keys where status = 
  and k.header->'Location'->>0 = '/v1/payment_intents/pi_' || replace(i.id::text, '-', '')
 where i.id is null
    or k.key is null
-   or i.xmin::text <> k.xmin::text`
+   or i.version = 1 and i.xmin::text <> k.xmin::text`
+
+// records counts the idempotency records.
+func (s *service) records(t testing.TB) int {
+	t.Helper()
+	return pgtest.QueryVal[int](t, s.db, `select count(*) from idempotency_keys`)
+}
 
 func (s *service) checkPairs(t testing.TB) {
 	t.Helper()
@@ -563,7 +604,8 @@ func documentTakes(r *http.Request) error {
 
 // contractHeaders must be documented where they are sent.
 var contractHeaders = []string{
-	"Location", "Etag", "Idempotent-Replayed", "Retry-After", "Www-Authenticate", "Allow", "X-Request-Id",
+	"Location", "Etag", "Idempotent-Replayed", "Idempotency-Key-Expires", "Retry-After", "Www-Authenticate", "Allow", "Link",
+	"X-Request-Id",
 }
 
 // documentSays says why the document does not describe the answer.

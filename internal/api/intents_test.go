@@ -15,8 +15,8 @@ import (
 
 // allMembers are an answer's, in their order.
 var allMembers = []string{
-	"id", "chain", "token", "payer", "merchant", "amount", "state", "version", "reference", "metadata",
-	"created_at", "updated_at", "expires_at",
+	"id", "chain", "token", "payer", "merchant", "amount", "state", "version", "reference", "metadata", "tx_hash",
+	"created_at", "updated_at", "expires_at", "transitions",
 }
 
 const (

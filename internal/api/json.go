@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"regexp"
+	"slices"
 	"strconv"
 	"time"
 
@@ -14,14 +15,14 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// writeJSON answers with v. Members of maps are sorted by name, so that the same
+// writeJSON answers with v, in a media type of JSON. Members of maps are sorted by name, so that the same
 // value always has the same bytes.
-func writeJSON(w http.ResponseWriter, status int, v any) {
+func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {
 	body, err := json.Marshal(v, json.Deterministic(true))
 	if err != nil { // what the API answers always has a JSON form
 		panic(fmt.Errorf("encode answer: %w", err))
 	}
-	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Type", contentType)
 	w.WriteHeader(status)
 	_, _ = w.Write(append(body, '\n')) // an error means that the client is gone
 }
@@ -55,6 +56,21 @@ func decodeObject(body io.Reader) (members, []string, error) {
 		return nil, nil, invalidJSON("the body must be one JSON object, with nothing after it")
 	}
 	return m, names, nil
+}
+
+// decodeMembers is decodeObject for a request that has these members and no
+// other.
+func decodeMembers(body io.Reader, what string, allowed []string) (members, error) {
+	m, names, err := decodeObject(body)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		if !slices.Contains(allowed, name) {
+			return nil, invalidRequest(fmt.Sprintf("%.40q is not a member of %s", name, what))
+		}
+	}
+	return m, nil
 }
 
 // split takes an object apart that is known to be strict JSON.

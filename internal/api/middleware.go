@@ -12,13 +12,15 @@ import (
 	"github.com/go-chi/chi/v5/middleware"
 	"github.com/google/uuid"
 
+	"intentd/internal/apikey"
 	"intentd/internal/idempotency"
 )
 
 // entry is what the log will say of one request. The rooms that a request
 // passes through write into it. It holds neither keys nor credentials.
 type entry struct {
-	merchant    string
+	merchant    string // whose payment intents the request is about
+	role        apikey.Role
 	outcome     idempotency.Outcome
 	fingerprint string
 	err         error // why the answer is a 5xx or nothing was kept
@@ -101,7 +103,7 @@ func (s *server) logged(next http.Handler) http.Handler {
 				if ww.Status() != 0 {
 					panic(http.ErrAbortHandler) // half an answer must not look like a whole one
 				}
-				fail(ww, r, errPanicked)
+				s.fail(ww, r, errPanicked)
 			}
 		}()
 		next.ServeHTTP(ww, r)
@@ -118,7 +120,7 @@ func (s *server) log(r *http.Request, e *entry, id string, status int, took time
 		slog.String("request_id", id),
 	}
 	if e.merchant != "" {
-		attrs = append(attrs, slog.String("merchant", e.merchant))
+		attrs = append(attrs, slog.String("merchant", e.merchant), slog.String("role", string(e.role)))
 	}
 	if e.outcome != 0 {
 		attrs = append(attrs, slog.String("outcome", e.outcome.String()))

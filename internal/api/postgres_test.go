@@ -153,7 +153,7 @@ func TestPostgres_Scope(t *testing.T) {
 	if !strings.HasPrefix(got, "bob quoted-"+secret+" 201 ff330e75a93099c4") {
 		t.Errorf("record = %s", got)
 	}
-	want := fmt.Sprintf(`{"Location": [%q], "Content-Type": ["application/json"]}`, a.header.Get("Location"))
+	want := fmt.Sprintf(`{"Etag": ["\"1\""], "Location": [%q], "Content-Type": ["application/json"]}`, a.header.Get("Location"))
 	if !strings.HasSuffix(got, want) {
 		t.Errorf("record = %s, want the headers %s", got, want)
 	}

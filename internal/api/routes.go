@@ -7,6 +7,7 @@ import (
 	"github.com/go-chi/chi/v5"
 	"github.com/go-chi/chi/v5/middleware"
 
+	"intentd/internal/apikey"
 	"intentd/internal/idempotency"
 )
 
@@ -15,23 +16,28 @@ func (s *server) routes() http.Handler {
 	r := chi.NewRouter()
 	r.Use(s.logged)
 	r.Use(middleware.GetHead) // RFC 9110, section 9.1: who serves GET serves HEAD
-	r.NotFound(func(w http.ResponseWriter, r *http.Request) { fail(w, r, errNoRoute) })
+	r.NotFound(func(w http.ResponseWriter, r *http.Request) { s.fail(w, r, errNoRoute) })
 	r.MethodNotAllowed(s.refuseMethod(r))
 
-	r.Get("/healthz", serve(s.healthz))
-	r.Get("/readyz", serve(s.readyz))
+	r.Get("/healthz", s.serve(s.healthz))
+	r.Get("/readyz", s.serve(s.readyz))
 	r.Get("/openapi.yaml", s.openapi)
 
 	// With and not Use: an unknown path is a 404 and a wrong method a 405, with
 	// or without a credential.
-	v1 := r.With(s.authenticate)
-	once := v1.With(idempotency.Middleware(s.Idempotency, idempotency.Options{
-		Scope:   merchantOf,
-		Refuse:  func(w http.ResponseWriter, r *http.Request, ref *idempotency.Refusal) { fail(w, r, ref) },
+	v1 := r.With(s.authenticate, s.limit, s.forMerchant)
+	once := idempotency.Middleware(s.Idempotency, idempotency.Options{
+		Scope:   func(r *http.Request) string { return callerOf(r).scope() },
+		Refuse:  func(w http.ResponseWriter, r *http.Request, ref *idempotency.Refusal) { s.fail(w, r, ref) },
 		Observe: observe,
-	}))
-	once.Post("/v1/payment_intents", serve(s.createIntent))
-	v1.Get("/v1/payment_intents/{id}", serve(s.getIntent))
+	})
+	v1.With(s.only("creating a payment intent", apikey.API), once).Post("/v1/payment_intents", s.serve(s.createIntent))
+	v1.Get("/v1/payment_intents", s.read(s.listIntents))
+	v1.Get("/v1/payment_intents/{id}", s.read(s.getIntent))
+	v1.With(once).Post("/v1/payment_intents/{id}/cancel", s.serve(s.cancelIntent))
+	v1.With(once).Post("/v1/payment_intents/{id}/transitions", s.serve(s.moveIntent))
+	v1.Get("/v1/payment_intents/{id}/transitions", s.read(s.listTransitions))
+	v1.Get("/v1/idempotency_keys", s.read(s.findKey))
 	return r
 }
 
@@ -50,12 +56,12 @@ func (s *server) refuseMethod(routes chi.Routes) http.HandlerFunc {
 			}
 		}
 		if allow == nil { // chi comes here for each method it does not know, wherever
-			fail(w, r, errNoRoute)
+			s.fail(w, r, errNoRoute)
 			return
 		}
 		if i := slices.Index(allow, http.MethodGet); i >= 0 {
 			allow = slices.Insert(allow, i+1, http.MethodHead)
 		}
-		fail(w, r, methodNotAllowed(r.Method, allow))
+		s.fail(w, r, methodNotAllowed(r.Method, allow))
 	}
 }

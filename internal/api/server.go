@@ -4,12 +4,14 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net/http"
 	"time"
 
 	"intentd"
+	"intentd/internal/apikey"
 	"intentd/internal/idempotency"
 	"intentd/internal/intent"
 )
@@ -17,27 +19,37 @@ import (
 const (
 	// readyTimeout is for the whole of a readiness check.
 	readyTimeout = 2 * time.Second
-	// readTimeout is for reading an intent: what the idempotency layer gives its
-	// store where something is written.
+	// readTimeout is for reading: what the idempotency layer gives its store
+	// where something is written.
 	readTimeout = 5 * time.Second
 )
 
-// Config is what the surface stands on. All of it is required.
+// Config is what the surface stands on. All of it is required but the last two.
 type Config struct {
 	Intents       *intent.Service
 	Idempotency   idempotency.Store
-	Authenticator Authenticator
+	Authenticator apikey.Authenticator
 	// Ready says why the service can not serve now, or nil. Its error goes to
 	// the log, not to the client.
 	Ready func(context.Context) error
 	Log   *slog.Logger
+
+	// RateLimit bounds what each merchant may send; the zero one does not.
+	RateLimit RateLimit
+	// DocsURL is where the documentation is found, without a slash at its end;
+	// errors point below it. Empty means /docs, which the service has itself.
+	DocsURL string
 }
 
-type server struct{ Config }
+type server struct {
+	Config
+	limiter *limiter
+}
 
 // New returns the handler of the whole API.
 func New(c Config) http.Handler {
-	s := &server{Config: c}
+	c.DocsURL = cmp.Or(c.DocsURL, "/docs")
+	s := &server{Config: c, limiter: newLimiter(c.RateLimit)}
 	return s.routes()
 }
 
@@ -45,22 +57,42 @@ func New(c Config) http.Handler {
 type answer struct {
 	status   int
 	location string // "": none
-	body     any
+	etag     string // "": none
+	body     any    // nil: none
 }
 
+// handler answers a request, or says why it can not.
+type handler func(*http.Request) (answer, error)
+
 // serve writes what h returns.
-func serve(h func(*http.Request) (answer, error)) http.HandlerFunc {
+func (s *server) serve(h handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		a, err := h(r)
 		if err != nil {
-			fail(w, r, err)
+			s.fail(w, r, err)
 			return
 		}
 		if a.location != "" {
 			w.Header().Set("Location", a.location)
 		}
-		writeJSON(w, a.status, a.body)
+		if a.etag != "" {
+			w.Header().Set("ETag", a.etag)
+		}
+		if a.body == nil {
+			w.WriteHeader(a.status)
+			return
+		}
+		writeJSON(w, a.status, "application/json", a.body)
 	}
+}
+
+// read is serve for what only reads: it has no lease, so it has this bound.
+func (s *server) read(h handler) http.HandlerFunc {
+	return s.serve(func(r *http.Request) (answer, error) {
+		ctx, cancel := context.WithTimeout(r.Context(), readTimeout)
+		defer cancel()
+		return h(r.WithContext(ctx))
+	})
 }
 
 type statusBody struct {
