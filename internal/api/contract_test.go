@@ -57,6 +57,9 @@ func TestContract_Routing(t *testing.T) {
 					"/healthz":                 "GET, HEAD",
 					"/readyz":                  "GET, HEAD",
 					"/openapi.yaml":            "GET, HEAD",
+					"/docs":                    "GET, HEAD",
+					"/docs/errors":             "GET, HEAD",
+					"/docs/swagger-ui.css":     "GET, HEAD",
 				} {
 					if slices.Contains(strings.Split(allow, ", "), method) {
 						continue

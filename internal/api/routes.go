@@ -23,6 +23,11 @@ func (s *server) routes() http.Handler {
 	r.Get("/readyz", s.serve(s.readyz))
 	r.Get("/openapi.yaml", s.openapi)
 
+	docs := loadDocs()
+	r.Get("/docs", docs.index.ServeHTTP)
+	r.Get("/docs/errors", docs.errors.ServeHTTP)
+	r.Get(docs.route(), docs.asset)
+
 	// With and not Use: an unknown path is a 404 and a wrong method a 405, with
 	// or without a credential.
 	v1 := r.With(s.authenticate, s.limit, s.forMerchant)
