@@ -3,10 +3,12 @@ BIN           := .bin
 VERSION       := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 GOLANGCI_LINT := $(BIN)/golangci-lint-v2.15.0
 ACTIONLINT    := $(BIN)/actionlint-v1.7.12
+# One package that brings nothing else with it, so its version pins all of it.
+REDOCLY       := $(BIN)/redocly-v2.77.0
 # The race detector is written in C: without a C compiler the tests run without it.
 RACE          := $(if $(shell command -v $$(go env CC)),-race)
 
-.PHONY: help build api-run test test-container compose-test torture torture-short fuzz lint fmt clean
+.PHONY: help build api-run test test-container compose-test torture torture-short fuzz lint openapi-lint fmt clean
 
 help: ## list these commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 21
@@ -53,6 +55,11 @@ lint: $(GOLANGCI_LINT) $(ACTIONLINT) ## check format, go.mod, code and workflows
 	$(GOLANGCI_LINT) run ./...
 	$(ACTIONLINT)
 
+openapi-lint: export REDOCLY_TELEMETRY = off
+openapi-lint: export REDOCLY_SUPPRESS_UPDATE_NOTICE = true
+openapi-lint: $(REDOCLY) ## check openapi.yaml by the rules of redocly.yaml (needs Node.js and npm)
+	$(REDOCLY)/node_modules/.bin/redocly lint openapi.yaml
+
 fmt: ## format the code
 	gofmt -w .
 
@@ -63,6 +70,10 @@ $(GOLANGCI_LINT): # a tool, and no dependency: its licence and its modules stay 
 $(ACTIONLINT):
 	GOBIN=$(abspath $(BIN))/tmp go install github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 	mv $(BIN)/tmp/actionlint $@
+
+$(REDOCLY):
+	npm install --prefix $(BIN)/tmp/redocly --no-save --no-audit --no-fund --loglevel=error @redocly/cli@2.77.0
+	mv $(BIN)/tmp/redocly $@
 
 clean: ## remove what was built; .data/ and its database stay
 	rm -rf $(BIN)
