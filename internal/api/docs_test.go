@@ -2,6 +2,8 @@ package api_test
 
 import (
 	"compress/gzip"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -210,6 +212,23 @@ func TestDocs(t *testing.T) {
 				t.Errorf("Content-Security-Policy = %q", policy)
 			}
 
+			if strings.HasPrefix(contentType, "text/html") {
+				// These do not fall back on default-src.
+				for _, directive := range []string{"base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"} {
+					if !slices.Contains(strings.Split(policy, "; "), directive) {
+						t.Errorf("Content-Security-Policy = %q, without %s", policy, directive)
+					}
+				}
+				// What the policy would have the browser drop.
+				inline := regexp.MustCompile(`(?s)<script>| style=| on\w+=|<style>(.*?)</style>`)
+				for _, m := range inline.FindAllStringSubmatch(plain.body, -1) {
+					sum := sha256.Sum256([]byte(m[1]))
+					if m[1] == "" || !strings.Contains(policy, "style-src 'sha256-"+base64.StdEncoding.EncodeToString(sum[:])+"'") {
+						t.Errorf("Content-Security-Policy = %q does not allow %.20s", policy, m[0])
+					}
+				}
+			}
+
 			// A page loads what is here, and nothing from elsewhere.
 			for _, m := range regexp.MustCompile(`<(?:script|link|img|iframe)\b[^>]*?(?:src|href)="([^"]*)"`).FindAllStringSubmatch(plain.body, -1) {
 				if strings.HasPrefix(contentType, "text/html") && docFiles[m[1]] == "" {
@@ -288,6 +307,9 @@ func TestDocs(t *testing.T) {
 		for _, code := range codes(t) {
 			if n := strings.Count(body, `<h2 id="`+code+`">`+code+`</h2>`); n != 1 {
 				t.Errorf("%d headings of %s", n, code)
+			}
+			if n := strings.Count(body, `<td><a href="#`+code+`">`+code+`</a></td>`); n != 1 {
+				t.Errorf("%d cells of the table link to %s", n, code)
 			}
 		}
 		for _, m := range regexp.MustCompile(`href="#([^"]*)"`).FindAllStringSubmatch(body, -1) {
