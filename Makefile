@@ -16,7 +16,8 @@ help: ## list these commands
 build: ## build the service into .bin/api
 	go build -trimpath -ldflags '-X main.version=$(VERSION)' -o $(BIN)/api ./cmd/api
 
-api-run: export API_DEMO_KEYS ?= merchant-demo
+# One key of each role, for the README's examples.
+api-run: export API_DEMO_KEYS ?= merchant-demo,chain-1=relayer-demo:relayer,chain-1=listener-demo:listener,desk=operator-demo:operator
 api-run: build ## run the service on 127.0.0.1:8080, with a PostgreSQL of its own under .data/
 	@exec $(BIN)/api
 

@@ -28,8 +28,8 @@ import (
 //     long as one ends in a backslash; what follows it is all that it prints.
 //   - Commands that begin with curl are run, and so are lines that do no more than
 //     assign a variable (NAME='...' or NAME=$(curl ...)), for later commands to
-//     use: from top to bottom, in one bash, against a service with the merchants
-//     merchant-demo and other-merchant=other-token on localhost:8080. Others are not.
+//     use: from top to bottom, in one bash, against a service on localhost:8080 that
+//     has the keys of make api-run. Others are not.
 //   - "..." stands for any text within its line; alone on a line, for any number of
 //     lines.
 //   - An intent's id or a time is a name for what the service says there. Wherever
@@ -51,9 +51,18 @@ func TestReadme(t *testing.T) {
 	if len(commands) == 0 {
 		t.Fatal("README.md has no command to run")
 	}
+	makefile, err := os.ReadFile(filepath.Join("..", "..", "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	match := regexp.MustCompile(`(?m)^api-run: export API_DEMO_KEYS \?= (.*)$`).FindSubmatch(makefile)
+	if match == nil {
+		t.Fatal("make api-run sets no API_DEMO_KEYS")
+	}
+	keys := "API_DEMO_KEYS=" + string(match[1])
 	for name, open := range map[string]func(*testing.T) *replica{
-		"Memory":   func(t *testing.T) *replica { t.Helper(); return start(t, "API_STORE=memory") },
-		"Postgres": func(t *testing.T) *replica { t.Helper(); return startOn(t, pgtest.New(t)) },
+		"Memory":   func(t *testing.T) *replica { t.Helper(); return start(t, "API_STORE=memory", keys) },
+		"Postgres": func(t *testing.T) *replica { t.Helper(); return startOn(t, pgtest.New(t), keys) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
