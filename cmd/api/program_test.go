@@ -76,14 +76,14 @@ func TestRun_Commands(t *testing.T) {
 		code, _, diag := call(t, []string{
 			"API_ADDR=" + secret, "DATABASE_URL=postgres://u:" + secret + "@[bad", "API_STORE=" + secret, "API_DEMO_KEYS=m=" + secret + " x",
 			"IDEMPOTENCY_TTL=24", "IDEMPOTENCY_LEASE=" + secret, "SWEEP_INTERVAL=0s", "SWEEP_BATCH=0", "DB_MAX_CONNS=many", "SHUTDOWN_TIMEOUT=-1s",
-			"LOG_FORMAT=xml", "LOG_LEVEL=loud",
+			"LOG_FORMAT=xml", "LOG_LEVEL=loud", "RATE_LIMIT=" + secret, "DOCS_URL=ftp://" + secret,
 		})
 		if code != 2 {
 			t.Errorf("exit code %d, want 2", code)
 		}
 		for _, name := range []string{
 			"API_ADDR", "DATABASE_URL", "API_STORE", "API_DEMO_KEYS", "IDEMPOTENCY_TTL", "IDEMPOTENCY_LEASE", "SWEEP_INTERVAL", "SWEEP_BATCH",
-			"DB_MAX_CONNS", "SHUTDOWN_TIMEOUT", "LOG_FORMAT", "LOG_LEVEL",
+			"DB_MAX_CONNS", "SHUTDOWN_TIMEOUT", "LOG_FORMAT", "LOG_LEVEL", "RATE_LIMIT", "DOCS_URL",
 		} {
 			if n := strings.Count(diag, name+":"); n != 1 {
 				t.Errorf("%s is reported %d times, want once", name, n)
@@ -138,7 +138,8 @@ func TestParseConfig(t *testing.T) {
 		}
 		if c.Addr != "127.0.0.1:8080" || c.Store != "postgres" || c.DatabaseURL != "" || len(c.DemoKeys) != 0 || c.TTL != 24*time.Hour ||
 			c.Lease != 30*time.Second || c.SweepInterval != 5*time.Second || c.SweepBatch != 500 || c.MaxConns != 20 ||
-			c.ShutdownTimeout != 15*time.Second || c.LogFormat != "text" || c.LogLevel != 0 {
+			c.ShutdownTimeout != 15*time.Second || c.LogFormat != "text" || c.LogLevel != 0 ||
+			c.RateLimit != (rateLimit{}) || c.DocsURL != "/docs" {
 			t.Errorf("defaults: %+v", c)
 		}
 	})
@@ -173,6 +174,37 @@ func TestParseConfig(t *testing.T) {
 			var usage usageError
 			if _, err := parseConfig([]string{"API_DEMO_KEYS=" + bad}); !errors.As(err, &usage) || !strings.Contains(err.Error(), rule) || strings.Contains(err.Error(), "hunter2") {
 				t.Errorf("API_DEMO_KEYS=%s: %v, want %q", bad, err, rule)
+			}
+		}
+	})
+
+	t.Run("RateLimit", func(t *testing.T) {
+		t.Parallel()
+		for text, want := range map[string]rateLimit{
+			"50": {PerSecond: 50, Burst: 50}, "0.5": {PerSecond: 0.5, Burst: 1}, "2.5": {PerSecond: 2.5, Burst: 3},
+			"50:200": {PerSecond: 50, Burst: 200}, "0.1:7": {PerSecond: 0.1, Burst: 7}, "1000000:1": {PerSecond: 1_000_000, Burst: 1},
+		} {
+			if c, err := parseConfig([]string{"RATE_LIMIT=" + text}); err != nil || c.RateLimit != want {
+				t.Errorf("RATE_LIMIT=%s: %+v, %v, want %+v", text, c.RateLimit, err, want)
+			}
+		}
+		for _, bad := range []string{"0", "-1", "NaN", "Inf", "1000001", "x", ":5", "5:", "5:0", "5:-1", "5:1.5", "5:1000001", "50/s", "5:5:5", " 5"} {
+			if _, err := parseConfig([]string{"RATE_LIMIT=" + bad}); err == nil || !strings.Contains(err.Error(), "RATE_LIMIT: must ") {
+				t.Errorf("RATE_LIMIT=%s: %v", bad, err)
+			}
+		}
+	})
+
+	t.Run("DocsURL", func(t *testing.T) {
+		t.Parallel()
+		for _, good := range []string{"/docs", "/a/b/", "https://example.com", "https://example.com/", "http://example.com:8080/docs"} {
+			if _, err := parseConfig([]string{"DOCS_URL=" + good}); err != nil {
+				t.Errorf("DOCS_URL=%s: %v", good, err)
+			}
+		}
+		for _, bad := range []string{"/", "docs", "ftp://example.com", "https://", "https:///x", "https://example.com/?a=b", "/docs#x", "/docs>", "/do cs", "https://exa\"mple.com"} {
+			if _, err := parseConfig([]string{"DOCS_URL=" + bad}); err == nil || !strings.Contains(err.Error(), "DOCS_URL: must ") {
+				t.Errorf("DOCS_URL=%s: %v", bad, err)
 			}
 		}
 	})

@@ -32,7 +32,7 @@ func ifMatch(r *http.Request) (int64, error) {
 }
 
 // noneMatch says whether the client has what etag names already: RFC 9110,
-// section 13.1.2. Tags are compared weakly; ours hold neither commas nor quotes.
+// section 13.1.2. Tags are compared weakly; none of ours has a comma in it.
 func noneMatch(r *http.Request, etag string) bool {
 	for _, line := range r.Header.Values("If-None-Match") {
 		for tag := range strings.SplitSeq(line, ",") {

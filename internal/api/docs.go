@@ -122,7 +122,7 @@ func (f *file) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	tag = `"` + tag + `"`
 	h.Set("ETag", tag)
-	if has(r, tag) {
+	if noneMatch(r, tag) {
 		w.WriteHeader(http.StatusNotModified)
 		return
 	}
@@ -168,16 +168,6 @@ func takesGzip(r *http.Request) bool {
 		}
 	}
 	return takes
-}
-
-// has reads If-None-Match (RFC 9110, section 13.1.2), which compares weakly.
-func has(r *http.Request, tag string) bool {
-	for item := range strings.SplitSeq(strings.Join(r.Header.Values("If-None-Match"), ","), ",") {
-		if item = strings.TrimSpace(item); item == "*" || strings.TrimPrefix(item, "W/") == tag {
-			return true
-		}
-	}
-	return false
 }
 
 // errorsPage renders docs/errors.md. Each code's heading has the code as its id,
