@@ -34,7 +34,7 @@ type config struct {
 	Addr            string        `env:"API_ADDR" envDefault:"127.0.0.1:8080" help:"host:port to listen on"`
 	DatabaseURL     string        `env:"DATABASE_URL" help:"PostgreSQL URL or DSN; unset: a private server under .data/"`
 	Store           string        `env:"API_STORE" envDefault:"postgres" help:"postgres, or memory: nothing survives the process"`
-	DemoKeys        demoKeys      `env:"API_DEMO_KEYS" help:"comma-separated merchant=token:role; a bare word is merchant and token, no role is api; beside the keys of api keys"`
+	DemoKeys        demoKeys      `env:"API_DEMO_KEYS" help:"comma-separated merchant=token:role; a bare word is merchant and token, no role is api; they work beside those of api keys"`
 	TTL             time.Duration `env:"IDEMPOTENCY_TTL" envDefault:"24h" help:"how long an answer is replayed, from its claim"`
 	Lease           time.Duration `env:"IDEMPOTENCY_LEASE" envDefault:"30s" help:"how long a request may run and hold its key"`
 	SweepInterval   time.Duration `env:"SWEEP_INTERVAL" envDefault:"5s" help:"from one round of the sweeper to the next, a tenth more or less"`

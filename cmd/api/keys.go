@@ -78,9 +78,9 @@ Revoking a key again changes nothing, and is no mistake.
 func keys(ctx context.Context, args, environ []string, stdout, stderr io.Writer) error {
 	k := &keysCommand{stdout: stdout, stderr: stderr}
 	var run func(context.Context, apikey.Store) error
-	name := ""
+	name, rest := "", []string(nil)
 	if len(args) > 0 {
-		name = args[0]
+		name, rest = args[0], args[1:]
 	}
 	flags := flag.NewFlagSet(name, flag.ContinueOnError)
 	flags.BoolVar(&k.json, "json", false, "")
@@ -103,7 +103,7 @@ func keys(ctx context.Context, args, environ []string, stdout, stderr io.Writer)
 		return usageError{errors.New("keys needs one of create, list and revoke: api keys -h")}
 	}
 
-	operands, mistakes, help := parseArgs(flags, args[1:])
+	operands, mistakes, help := parseArgs(flags, rest)
 	if help {
 		_, err := io.WriteString(stdout, keysUsageOf[name])
 		return err

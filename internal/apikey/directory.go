@@ -319,10 +319,10 @@ func (d *Directory) refresh() error {
 		}
 		d.mu.Lock()
 		for _, digest := range due[:n] {
-			// A lookup may have had a newer answer meanwhile, and taken the
-			// entry's place or removed it.
+			// What a lookup has removed meanwhile must not come back: its answer
+			// was newer.
 			e, ok := d.known.Peek(digest)
-			if !ok || e.asked.After(asked) {
+			if !ok {
 				continue
 			}
 			if f, ok := inForce[digest]; ok {

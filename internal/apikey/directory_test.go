@@ -26,6 +26,7 @@ type records struct {
 	running  int        // calls of Find
 	most     int        // of them at once
 	delay    time.Duration
+	lag      time.Duration // from the end of a context to that of a call
 	err      error // of Find
 	touchErr error
 }
@@ -99,6 +100,7 @@ func (r *records) Find(ctx context.Context, digests []Digest) ([]Found, error) {
 	select {
 	case <-time.After(delay):
 	case <-ctx.Done():
+		time.Sleep(r.lag)
 		return nil, ctx.Err()
 	}
 	if err != nil {
@@ -299,13 +301,19 @@ func TestDirectory_Authenticate(t *testing.T) {
 			third, _ := r.issue()
 			want(t, d, token, true)
 			r.set(time.Second, nil)
+			r.lag = 100 * time.Millisecond
 			var wg sync.WaitGroup
 			wg.Go(func() { wantError(t, d, third) }) // asked for when it closes
 			synctest.Wait()
 			d.Close()
+			if r.running != 0 {
+				t.Errorf("%d questions go on", r.running)
+			}
 			wg.Wait()
 			want(t, d, token, true)
-			wantError(t, d, other)
+			if _, _, err := d.Authenticate(t.Context(), other); !errors.Is(err, errClosed) {
+				t.Errorf("a lookup = %v, want errClosed", err)
+			}
 			d.Close()
 		})
 	})
@@ -367,9 +375,33 @@ func TestDirectory_Revocation(t *testing.T) {
 			d.known.Remove(digest) // as if too old or pushed out
 			d.mu.Unlock()
 			want(t, d, token, false)
-			time.Sleep(time.Second)
+			time.Sleep(920 * time.Millisecond) // the older answer is there, and the next refresh is not
 			want(t, d, token, false)
 		})
+	})
+
+	// An answer says what was before it was given, by as much as it took.
+	t.Run("AgeCountsFromTheQuestion", func(t *testing.T) {
+		t.Parallel()
+		for _, refreshed := range []bool{false, true} {
+			directory(t, func(t *testing.T, d *Directory, r *records) {
+				token, digest := r.issue()
+				if refreshed {
+					want(t, d, token, true)
+					time.Sleep(refreshAge - time.Millisecond)
+				}
+				r.set(900*time.Millisecond, nil)
+				go func() { want(t, d, token, true) }()
+				time.Sleep(2 * time.Millisecond) // the question has been asked
+				synctest.Wait()
+				r.revoke(digest)
+				time.Sleep(950 * time.Millisecond)
+				r.set(0, errAway)
+				want(t, d, token, true)
+				time.Sleep(oldest - 951*time.Millisecond)
+				wantError(t, d, token)
+			})
+		}
 	})
 }
 
@@ -498,7 +530,7 @@ func TestDirectory_LastUse(t *testing.T) {
 						t.Fatalf("day %d: %d writes, last used %v at %v", day, n, r.keys[digest].LastUsed, time.Now())
 					}
 				}
-				time.Sleep(today().Add(24 * time.Hour).Sub(time.Now()))
+				time.Sleep(time.Until(today().Add(24 * time.Hour)))
 			}
 			time.Sleep(72 * time.Hour) // unused
 			if n := r.touches(); n != 3 {
@@ -524,11 +556,25 @@ func TestDirectory_LastUse(t *testing.T) {
 		})
 	})
 
+	t.Run("NotUsedSinceMidnight", func(t *testing.T) {
+		t.Parallel()
+		directory(t, func(t *testing.T, d *Directory, r *records) {
+			token, digest := r.issue()
+			time.Sleep(time.Until(today().Add(24*time.Hour - 2*time.Minute)))
+			day := today()
+			want(t, d, token, true)
+			time.Sleep(5 * time.Minute) // it is still refreshed
+			if n := r.touches(); n != 1 || !r.keys[digest].LastUsed.Equal(day) {
+				t.Errorf("%d writes, last used %v; want 1, %v", n, r.keys[digest].LastUsed, day)
+			}
+		})
+	})
+
 	t.Run("InUseOverMidnight", func(t *testing.T) {
 		t.Parallel()
 		directory(t, func(t *testing.T, d *Directory, r *records) {
 			token, digest := r.issue()
-			time.Sleep(today().Add(24*time.Hour - 10*time.Second).Sub(time.Now()))
+			time.Sleep(time.Until(today().Add(24*time.Hour - 10*time.Second)))
 			for range 400 {
 				want(t, d, token, true)
 				time.Sleep(50 * time.Millisecond)

@@ -221,7 +221,9 @@ func TestStore_Touch(t *testing.T) {
 		if _, err := tx.Exec(t.Context(), "select from api_keys for update"); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Touch(t.Context(), []apikey.ID{key.ID}); err != nil {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if err := s.Touch(ctx, []apikey.ID{key.ID}); err != nil {
 			t.Fatal(err)
 		}
 		if found := pgtest.QueryVal[bool](t, db, "select last_used_on is null from api_keys"); !found {
@@ -241,6 +243,46 @@ func TestStore_Touch(t *testing.T) {
 			t.Error("the row was written again on the same day")
 		}
 	})
+}
+
+// TestStore_Revoke has one revocation overtake another.
+func TestStore_Revoke(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	s := New(connect(t, db.URL, "default_transaction_isolation", "repeatable read"))
+	_, key := issue(t, s, shop, "")
+	tx, err := db.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background())
+	if _, err := tx.Exec(t.Context(), "update api_keys set revoked_at = '2026-01-01Z'"); err != nil {
+		t.Fatal(err)
+	}
+	type result struct {
+		key   apikey.Key
+		again bool
+		err   error
+	}
+	second := make(chan result, 1)
+	go func() {
+		key, again, err := s.Revoke(t.Context(), key.ID)
+		second <- result{key, again, err}
+	}()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		if pgtest.QueryVal[int](t, db, "select count(*) from pg_locks where locktype = 'transactionid' and not granted") > 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the second does not wait for the first")
+		}
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-second; got.err != nil || !got.again || !got.key.RevokedAt.Equal(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)) {
+		t.Errorf("the second: %+v", got)
+	}
 }
 
 func TestStore_Failed(t *testing.T) {
