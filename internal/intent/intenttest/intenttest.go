@@ -48,6 +48,7 @@ func Run(t *testing.T, open func(t *testing.T) Harness) {
 		{"ListAgreesWithNaive", listAgreesWithNaive},
 		{"ListWhileInserting", listWhileInserting},
 		{"ListKeepsMerchantsApart", listKeepsMerchantsApart},
+		{"ListAtTheEdge", listAtTheEdge},
 		{"ListGivesCopies", listGivesCopies},
 		{"TransitionsInPages", transitionsInPages},
 		{"MoveWholeLife", moveWholeLife},

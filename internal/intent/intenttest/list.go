@@ -282,6 +282,45 @@ func listKeepsMerchantsApart(t *testing.T, h Harness) {
 	equal(t, "the moved one", page, []intent.Intent{mine[3]})
 }
 
+// listAtTheEdge uses the lowest id that a time can have, which chance never
+// gives, and ids of earlier builds, made by clocks that were fast and slow.
+func listAtTheEdge(t *testing.T, h Harness) {
+	at := create(t, h, time.Hour).CreatedAt.Add(-time.Hour)
+	put := func(id intent.ID, at time.Time) intent.Intent {
+		t.Helper()
+		in := bare(nil)
+		in.ID, in.State, in.Version = id, intent.Created, 1
+		in.CreatedAt, in.UpdatedAt, in.ExpiresAt = at, at, at.Add(time.Hour)
+		if err := h.Insert(t.Context(), in); err != nil {
+			t.Fatal(err)
+		}
+		return in
+	}
+	first := put(intent.FirstID(at), at)
+	put(intent.FirstID(at.Add(30*time.Second)), at.Add(-time.Minute))
+	put(intent.FirstID(at.Add(-30*time.Second)), at.Add(time.Minute))
+
+	page, _ := list(t, h, merchant, intent.Query{Limit: 100, CreatedFrom: at, CreatedBefore: at.Add(time.Microsecond)})
+	equal(t, "its microsecond", page, []intent.Intent{first})
+	for _, in := range listed(t, h, intent.Query{Limit: 100, CreatedFrom: at}) {
+		if in.CreatedAt.Before(at) {
+			t.Errorf("%s is listed from %s", in.CreatedAt, at)
+		}
+	}
+	for _, in := range listed(t, h, intent.Query{Limit: 100, CreatedBefore: at}) {
+		if !in.CreatedAt.Before(at) {
+			t.Errorf("%s is listed before %s", in.CreatedAt, at)
+		}
+	}
+	equal(t, "all", len(listed(t, h, intent.Query{Limit: 100})), 4)
+}
+
+func listed(t *testing.T, h Harness, q intent.Query) []intent.Intent {
+	t.Helper()
+	page, _ := list(t, h, merchant, q)
+	return page
+}
+
 // listGivesCopies is for a store that keeps what it answers.
 func listGivesCopies(t *testing.T, h Harness) {
 	in, err := h.Store.Create(t.Context(), bare(map[string]string{"k": "v"}), time.Hour)

@@ -98,7 +98,7 @@ func TestStore_List_Million(t *testing.T) {
 					judge(t, plan, merchantID, q)
 				}
 			}
-			if len(prepared) != 48 || shapes != 3*6*48 {
+			if len(prepared) != 48 || shapes != 3*8*48 {
 				t.Errorf("%d statements for %d queries", len(prepared), shapes)
 			}
 		})
@@ -132,8 +132,8 @@ where tablename = 'payment_intents'
 }
 
 // queries returns each shape of a query: every filter, or not, with either
-// cursor, or none; a common state and a rare one, a wide range of time and a
-// narrow one, a short page and the longest.
+// cursor, or none; a common state and a rare one; a wide range of time, a narrow
+// one, and the last day; a short page and the longest.
 func queries(t *testing.T, db *pgtest.DB, merchantID string, day func(float64) time.Time) (all []intent.Query) {
 	t.Helper()
 	for _, variant := range []struct {
@@ -145,6 +145,8 @@ func queries(t *testing.T, db *pgtest.DB, merchantID string, day func(float64) t
 		{100, intent.Settled, 3, 30},
 		{10, intent.Settled, 14.5, 15.5},
 		{100, intent.Settled, 14.5, 15.5},
+		{100, intent.Settled, 98, 99},
+		{100, intent.Created, 99.5, 100},
 		{10, intent.NeedsReview, 3, 30},
 		{100, intent.NeedsReview, 14.5, 15.5},
 	} {
@@ -157,7 +159,7 @@ where merchant_id = $1
   and reference is not null
   and created_at >= $3
 order by id
-limit 1`, merchantID, variant.state, day(14.9))
+limit 1`, merchantID, variant.state, day((variant.from+variant.until)/2))
 		references, err := pgx.CollectRows(found, pgx.RowTo[string])
 		if err != nil {
 			t.Fatal(err)
@@ -177,7 +179,7 @@ limit 1`, merchantID, variant.state, day(14.9))
 			if shape&8 != 0 {
 				q.CreatedBefore = day(variant.until)
 			}
-			cursor := intent.FirstID(day(15))
+			cursor := intent.FirstID(day((variant.from + variant.until) / 2))
 			switch shape / 16 {
 			case 1:
 				q.After = &cursor
