@@ -504,6 +504,14 @@ func TestStore_Lookup(t *testing.T) {
 		look(t, f, false, true)
 		holder(give, number)
 		look(t, f, false, false)
+
+		// A claim that is about to replay the record holds the lock too.
+		a, _ := f.fresh(t)
+		if err := a.Complete(t.Context(), resp); err != nil {
+			t.Fatal(err)
+		}
+		holder(take, number)
+		look(t, f, true, false)
 	})
 
 	t.Run("SeesEveryKindOfNumber", func(t *testing.T) {
