@@ -83,7 +83,7 @@ var breakages = map[string]breakage{
 	"bare": {
 		about: "an answer that says try again does not say when, and a passing fault is a 500",
 		edits: []edit{
-			{refusal, `h.Set("Retry-After", "1")`, `h.Del("Retry-After")`},
+			{refusal, `h.Set("Retry-After", strconv.Itoa(p.retryAfter))`, `h.Del("Retry-After")`},
 			{"internal/idempotency/refusal.go", `Refusal{Status: http.StatusServiceUnavailable`, `Refusal{Status: http.StatusInternalServerError`},
 		},
 	},

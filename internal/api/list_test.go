@@ -165,6 +165,7 @@ func TestQuery_Refusals(t *testing.T) {
 		location + "/transitions?starting_after=x":                     "starting_after must be an integer from 0 to 9223372036854775807",
 		location + "/transitions?starting_after=-1":                    "starting_after must be an integer from 0 to 9223372036854775807",
 		location + "/transitions?starting_after=9223372036854775808":   "starting_after must be an integer from 0 to 9223372036854775807",
+		intentsPath + "?created_gte=0001-01-01T00:00:00Z":              "created_gte must be in the years 1970 to 9999",
 		intentsPath + "?created_lt=1969-12-31T23:59:59Z":               "created_lt must be in the years 1970 to 9999",
 		location + "/transitions?state=created":                        `"state" is not a member of this request's query, use limit, starting_after`,
 		"/v1/idempotency_keys?key=x":                                   `"key" is not a member of this request's query, which has none`,

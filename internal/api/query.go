@@ -104,5 +104,8 @@ func (q query) time(name string) (time.Time, error) {
 	if err != nil || !instant.MatchString(text) {
 		return time.Time{}, invalidRequest(name + ` must be a time of RFC 3339 with at most six fractional digits, such as 2026-03-01T00:00:00Z; "+" is written %2B in a URL`)
 	}
+	if t.IsZero() {
+		t = t.Add(time.Second) // to the domain the zero time is none; this is refused as the year 1 is
+	}
 	return t, nil
 }
