@@ -145,3 +145,23 @@ func exampleOf(t testing.TB, op *openapi3.Operation, status int, name string) pr
 	m := example.Value.Value.(map[string]any)
 	return problem{m["error"].(string), m["detail"].(string)}
 }
+
+// TestOpenAPI_OptionalParameters: one that may be left out has no example, since
+// the page at /docs would send it: a list with two cursors, or another merchant.
+func TestOpenAPI_OptionalParameters(t *testing.T) {
+	t.Parallel()
+	doc, err := document()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, item := range doc.Paths.Map() {
+		for method, op := range item.Operations() {
+			for _, ref := range op.Parameters {
+				p := ref.Value
+				if !p.Required && (p.Example != nil || len(p.Examples) > 0 || p.Schema.Value.Example != nil) {
+					t.Errorf("%s %s: %s has an example", method, path, p.Name)
+				}
+			}
+		}
+	}
+}
