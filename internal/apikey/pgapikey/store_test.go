@@ -249,7 +249,7 @@ func TestStore_Touch(t *testing.T) {
 func TestStore_Revoke(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	s := New(connect(t, db.URL, "default_transaction_isolation", "repeatable read"))
+	s := New(connect(t, db.URL, "default_transaction_isolation", "serializable"))
 	_, key := issue(t, s, shop, "")
 	tx, err := db.Pool.Begin(t.Context())
 	if err != nil {
@@ -270,7 +270,7 @@ func TestStore_Revoke(t *testing.T) {
 		second <- result{key, again, err}
 	}()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		if pgtest.QueryVal[int](t, db, "select count(*) from pg_locks where locktype = 'transactionid' and not granted") > 0 {
+		if pgtest.QueryVal[int](t, db, "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'") > 0 {
 			break
 		}
 		if time.Now().After(deadline) {
