@@ -350,13 +350,11 @@ func orDash(s string) string {
 
 // writeJSON writes v and a line's end in one piece.
 func (k *keysCommand) writeJSON(v any) error {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false) // it is no page
-	if err := e.Encode(v); err != nil {
+	b, err := json.Marshal(v)
+	if err != nil {
 		return err
 	}
-	_, err := k.stdout.Write(b.Bytes())
+	_, err = k.stdout.Write(append(b, '\n'))
 	return err
 }
 

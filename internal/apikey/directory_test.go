@@ -27,7 +27,7 @@ type records struct {
 	most     int        // of them at once
 	delay    time.Duration
 	lag      time.Duration // from the end of a context to that of a call
-	err      error // of Find
+	err      error         // of Find
 	touchErr error
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"net/url"
 	"strings"
 	"testing"
@@ -329,4 +330,41 @@ func TestSchema(t *testing.T) {
 	if !errors.As(err, &pgErr) || pgErr.ConstraintName != "api_keys_digest_key" {
 		t.Errorf("one digest twice: %v", err)
 	}
+}
+
+// TestDirectory has the two together, as the service uses them.
+func TestDirectory(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	s := New(connect(t, db.URL, "default_query_exec_mode", "exec"))
+	d := apikey.NewDirectory(s, slog.New(slog.DiscardHandler))
+	defer d.Close()
+	token, key := issue(t, s, shop, "")
+	if holder, ok, err := d.Authenticate(t.Context(), token); holder != shop || !ok || err != nil {
+		t.Fatalf("Authenticate = %v, %t, %v", holder, ok, err)
+	}
+	if _, ok, err := d.Authenticate(t.Context(), apikey.NewToken(apikey.Live)); ok || err != nil {
+		t.Errorf("nobody's token: %t, %v", ok, err)
+	}
+	eventually := func(what string, ok func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("waited in vain for %s", what)
+			}
+		}
+	}
+	eventually("its use to be on record", func() bool {
+		return pgtest.QueryVal[bool](t, db, "select last_used_on is not null from api_keys")
+	})
+	if _, _, err := s.Revoke(t.Context(), key.ID); err != nil {
+		t.Fatal(err)
+	}
+	eventually("its refusal", func() bool {
+		_, ok, err := d.Authenticate(t.Context(), token)
+		if err != nil {
+			t.Error(err)
+		}
+		return !ok
+	})
 }
