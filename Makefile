@@ -8,7 +8,7 @@ REDOCLY       := $(BIN)/redocly-v2.77.0
 # The race detector is written in C: without a C compiler the tests run without it.
 RACE          := $(if $(shell command -v $$(go env CC)),-race)
 
-.PHONY: help build api-run test test-container compose-test torture torture-short fuzz lint openapi-lint fmt clean
+.PHONY: help build api-run test test-container compose-test torture torture-short bench bench-short fuzz lint openapi-lint fmt clean
 
 help: ## list these commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 21
@@ -24,6 +24,7 @@ api-run: build ## run the service on 127.0.0.1:8080, with a PostgreSQL of its ow
 test: ## run every test, on a real PostgreSQL that they find or start
 	go test $(RACE) -shuffle=on ./...
 	cd torture && go test $(RACE) -shuffle=on ./...
+	cd bench && go test $(RACE) -shuffle=on ./...
 
 # Found by what they import, so that none is forgotten.
 test-container: export TEST_DATABASE = container
@@ -42,6 +43,12 @@ torture: ## try every fault for 30 s each, some minutes in all; SEED=n repeats o
 torture-short: ## a selection of the faults, in under a minute
 	cd torture && go run . $(if $(SEED),-seed $(SEED)) -short
 
+bench: ## measure beside Redis and others, about 35 minutes; BENCH='-only get' passes flags (needs redis-server)
+	cd bench && go run . -out $(abspath $(BIN))/bench $(BENCH)
+
+bench-short: ## see in a minute that the bench works
+	cd bench && go run . -short
+
 fuzz: ## fuzz each target for 20 seconds
 	@grep -rlE '^func Fuzz' --include='*_test.go' . | while read -r file; do \
 		for target in $$(sed -nE 's/^func (Fuzz[A-Za-z0-9_]+)\(.*/\1/p' $$file); do \
@@ -53,6 +60,7 @@ lint: $(GOLANGCI_LINT) $(ACTIONLINT) ## check format, go.mod, code and workflows
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo 'gofmt would change these: make fmt'; exit 1; }
 	go mod tidy -diff
 	cd torture && go mod tidy -diff && go vet ./...
+	cd bench && go mod tidy -diff && go vet ./...
 	$(GOLANGCI_LINT) run ./...
 	$(ACTIONLINT)
 

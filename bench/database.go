@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"intentd/bench/peers"
 	"intentd/internal/localpg"
@@ -94,13 +95,12 @@ func recordedKey(n int) string {
 // its own.
 type postgres struct {
 	server *localpg.Server
-	admin  *pgx.Conn
+	admin  *pgxpool.Pool
 	pid    int
 	shown  map[string]string
 }
 
-// startPostgres starts the server, and refuses one that does not make commits
-// durable.
+// startPostgres starts the server.
 func startPostgres(ctx context.Context, set map[string]string) (*postgres, error) {
 	server, err := localpg.Start(ctx, localpg.Options{Settings: set})
 	if err != nil {
@@ -114,7 +114,7 @@ func startPostgres(ctx context.Context, set map[string]string) (*postgres, error
 }
 
 func (p *postgres) learn(ctx context.Context) (err error) {
-	if p.admin, err = pgx.Connect(ctx, p.server.URL()); err != nil {
+	if p.admin, err = pgxpool.New(ctx, p.server.URL()); err != nil {
 		return err
 	}
 	for _, name := range append(asked, "server_version") {
@@ -124,18 +124,7 @@ func (p *postgres) learn(ctx context.Context) (err error) {
 		}
 		p.shown[name] = v
 	}
-	if p.shown["fsync"] != "on" || p.shown["synchronous_commit"] != "on" {
-		return errors.New("PostgreSQL says that its commits are not durable")
-	}
-	dir := p.shown["data_directory"]
-	memory, err := inMemory(dir)
-	if err != nil {
-		return err
-	}
-	if memory {
-		return fmt.Errorf("%s is in memory, where no commit is durable: set TMPDIR to a directory on a disk", dir)
-	}
-	raw, err := os.ReadFile(filepath.Join(dir, "postmaster.pid"))
+	raw, err := os.ReadFile(filepath.Join(p.shown["data_directory"], "postmaster.pid"))
 	if err != nil {
 		return err
 	}
@@ -144,11 +133,27 @@ func (p *postgres) learn(ctx context.Context) (err error) {
 	return err
 }
 
+// durable refuses a server that does not make commits durable, by what it says of
+// itself.
+func (p *postgres) durable() error {
+	for _, name := range []string{"fsync", "synchronous_commit", "full_page_writes"} {
+		if p.shown[name] != "on" {
+			return fmt.Errorf("PostgreSQL says that %s is %s: its commits are not durable", name, p.shown[name])
+		}
+	}
+	dir := p.shown["data_directory"]
+	memory, err := inMemory(dir)
+	if err == nil && memory {
+		err = fmt.Errorf("%s is in memory, where no commit is durable: set TMPDIR to a directory on a disk", dir)
+	}
+	return err
+}
+
 func (p *postgres) stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if p.admin != nil {
-		_ = p.admin.Close(ctx) // it ends with the server
+		p.admin.Close()
 	}
 	return p.server.Stop(ctx)
 }

@@ -77,6 +77,13 @@ func (o options) readWindow() time.Duration { return o.window * 3 / 5 }
 // readRounds are the rounds of such scenarios.
 func (o options) readRounds() int { return (o.rounds + 1) / 2 }
 
+// short are the flags that -short sets, where nobody else did: every scenario
+// runs, and none for long.
+var short = map[string]string{
+	"only": "create,replay-hot,replay-cold,get,replicas,sweep,growth", "connections": "1,8", "rounds": "1", "window": "300ms",
+	"warmup": "50ms", "keys": "2000", "records": "0,2000", "sweep": "2000",
+}
+
 func parse(args []string, stderr io.Writer) (options, error) {
 	var o options
 	var only, connections, records string
@@ -101,6 +108,17 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	if f.NArg() > 0 {
 		return o, fmt.Errorf("unknown argument %q", f.Arg(0))
 	}
+	if o.short {
+		given := make(map[string]bool)
+		f.Visit(func(f *flag.Flag) { given[f.Name] = true })
+		for name, value := range short {
+			if !given[name] {
+				if err := f.Set(name, value); err != nil {
+					return o, err
+				}
+			}
+		}
+	}
 	var err error
 	if o.connections, err = numbers("-connections", connections, 1); err != nil {
 		return o, err
@@ -115,13 +133,6 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	for _, name := range o.only {
 		if !slices.Contains(scenarioNames(true), name) {
 			return o, fmt.Errorf("-only: there is no scenario %q", name)
-		}
-	}
-	if o.short {
-		o.rounds, o.window, o.warmup = 1, 300*time.Millisecond, 50*time.Millisecond
-		o.connections, o.keys, o.records, o.sweep = []int{1, 8}, 2000, []int{0, 2000}, 2000
-		if only == "" {
-			o.only = scenarioNames(true)
 		}
 	}
 	if o.rounds < 1 || o.window <= 0 || o.warmup < 0 || o.keys < 1 || o.sweep < 1 || o.conns < 2 || o.committers < 1 {
@@ -190,6 +201,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 		return err
 	}
 	defer func() { err = errors.Join(err, st.postgres.stop()) }()
+	if err := st.postgres.durable(); err != nil {
+		return err
+	}
 	m.PostgreSQL = st.postgres.shown["server_version"]
 	if m.Flush, err = flushTime(); err != nil {
 		return err

@@ -90,9 +90,25 @@ func Migrate(ctx context.Context, conn *pgx.Conn) error {
 
 // New returns the whole API over a peer, and what gives its connections back.
 func New(ctx context.Context, o Options) (http.Handler, func(), error) {
-	config, err := pgxpool.ParseConfig(o.DatabaseURL)
+	store, pool, end, err := open(ctx, o)
 	if err != nil {
 		return nil, nil, err
+	}
+	return api.New(api.Config{
+		Intents:       intent.New(pgintent.New(pool, joined)),
+		Idempotency:   store,
+		Authenticator: api.NewStaticKeys(o.Merchants),
+		Ready:         pool.Ping,
+		Log:           o.Log,
+	}), end, nil
+}
+
+// open returns a peer's store of keys, the pool that its intents use too, and what
+// ends both.
+func open(ctx context.Context, o Options) (idempotency.Store, *pgxpool.Pool, func(), error) {
+	config, err := pgxpool.ParseConfig(o.DatabaseURL)
+	if err != nil {
+		return nil, nil, nil, err
 	}
 	config.MaxConns = int32(o.Conns) //nolint:gosec // a handful
 	if o.Kind == OneTransaction {
@@ -103,33 +119,24 @@ func New(ctx context.Context, o Options) (http.Handler, func(), error) {
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	end := pool.Close
-	var store idempotency.Store
 	switch o.Kind {
 	case Redis:
 		client := redis.NewClient(&redis.Options{Network: "unix", Addr: o.Redis, PoolSize: o.Conns})
-		end = func() {
+		end := func() {
 			_ = client.Close() // nothing is lost with it
 			pool.Close()
 		}
-		store = &redisStore{client: client, pool: pool, ttl: o.TTL, lease: o.Lease}
+		return &redisStore{client: client, pool: pool, ttl: o.TTL, lease: o.Lease}, pool, end, nil
 	case ThreeCommits:
-		store = &commitsStore{pool: pool, ttl: o.TTL, lease: o.Lease}
+		return &commitsStore{pool: pool, ttl: o.TTL, lease: o.Lease}, pool, pool.Close, nil
 	case OneTransaction:
-		store = &transactionStore{pool: pool, ttl: o.TTL, lease: o.Lease}
+		return &transactionStore{pool: pool, ttl: o.TTL, lease: o.Lease}, pool, pool.Close, nil
 	default:
-		end()
-		return nil, nil, fmt.Errorf("no such peer: %q", o.Kind)
+		pool.Close()
+		return nil, nil, nil, fmt.Errorf("no such peer: %q", o.Kind)
 	}
-	return api.New(api.Config{
-		Intents:       intent.New(pgintent.New(pool, joined)),
-		Idempotency:   store,
-		Authenticator: api.NewStaticKeys(o.Merchants),
-		Ready:         pool.Ping,
-		Log:           o.Log,
-	}), end, nil
 }
 
 func milliseconds(d time.Duration) string { return fmt.Sprint(d.Milliseconds()) }
