@@ -2,6 +2,8 @@ package main
 
 import (
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -63,5 +65,18 @@ func TestRedisVersion(t *testing.T) {
 	}
 	if got := redisVersion(""); got != "none" {
 		t.Errorf("redisVersion of none = %q", got)
+	}
+}
+
+func TestHasGroups(t *testing.T) {
+	t.Parallel()
+	for usage, want := range map[string]bool{"  IDEMPOTENCY_COMMITTERS   how many\n": true, "  IDEMPOTENCY_TTL\n": false} {
+		program := filepath.Join(t.TempDir(), "api")
+		if err := os.WriteFile(program, []byte("#!/bin/sh\n[ \"$1\" = -h ] && echo '"+usage+"'\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := hasGroups(t.Context(), program); err != nil || got != want {
+			t.Errorf("hasGroups with %q = %t, %v", usage, got, err)
+		}
 	}
 }
