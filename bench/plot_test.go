@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"image/png"
+	"math"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -26,6 +27,9 @@ func TestChart_Scale(t *testing.T) {
 			a := chart{log: c.log, lines: []line{{y: c.y}}}.scale()
 			if diff := cmp.Diff(c.want, a.marks, cmp.Comparer(func(x, y float64) bool { return x-y < 1e-9 && y-x < 1e-9 })); diff != "" {
 				t.Errorf("marks (-want +got):\n%s", diff)
+			}
+			if top, bottom := a.place(a.most), a.place(a.least); math.Round(top) != topEdge || math.Round(bottom) != bottomEdge {
+				t.Errorf("the axis goes from %v up to %v, want from %v to %v", bottom, top, bottomEdge, topEdge)
 			}
 			for _, v := range c.y {
 				if y := a.place(v); y < topEdge || y > bottomEdge {

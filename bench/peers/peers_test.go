@@ -283,8 +283,8 @@ func TestStore_Claim(t *testing.T) {
 			if diff := cmp.Diff(resp, replay.Record.Response); diff != "" {
 				t.Errorf("the record differs (-want +got):\n%s", diff)
 			}
-			if c := claim(t, s, id, 1); c.Outcome != idempotency.Mismatch {
-				t.Errorf("another request's claim was %v", c.Outcome)
+			if c := claim(t, s, id, 1); c.Outcome != idempotency.Mismatch || c.Record == nil || c.Record.Fingerprint != fingerprintOf(2) {
+				t.Errorf("another request's claim was %+v", c)
 			}
 		})
 	})
@@ -335,6 +335,54 @@ func TestStore_Claim(t *testing.T) {
 					t.Fatalf("an expired key stays %v", c.Outcome)
 				}
 			}
+		})
+	})
+	t.Run("OneTakesOver", func(t *testing.T) {
+		t.Parallel()
+		each(t, 30*time.Second, func(t *testing.T, o Options) {
+			short := o
+			short.TTL = 100 * time.Millisecond
+			s, _, end, err := open(t.Context(), short)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer end()
+			id := idempotency.ID{Scope: o.Merchants["token"], Key: "k"}
+			c := claim(t, s, id, 1)
+			if err := c.Attempt.Complete(c.Attempt.Bind(t.Context()), resp); err != nil {
+				t.Fatal(err)
+			}
+			if s, _, end, err = open(t.Context(), o); err != nil {
+				t.Fatal(err)
+			}
+			defer end()
+			for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
+				claims := make([]idempotency.Claim, 4)
+				var group sync.WaitGroup
+				for i := range claims {
+					group.Go(func() {
+						var err error
+						if claims[i], err = s.Claim(t.Context(), id, fingerprintOf(1)); err != nil {
+							t.Error(err)
+						}
+					})
+				}
+				group.Wait()
+				fresh := 0
+				for _, c := range claims {
+					if c.Outcome == idempotency.Fresh {
+						fresh++
+						defer c.Attempt.Abandon(context.Background())
+					}
+				}
+				if fresh > 1 {
+					t.Fatalf("%d at once took an expired key over", fresh)
+				}
+				if fresh == 1 {
+					return
+				}
+			}
+			t.Fatal("nobody took an expired key over")
 		})
 	})
 }
