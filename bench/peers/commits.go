@@ -137,14 +137,14 @@ type row struct {
 
 func scanRow(from pgx.CollectableRow) (r row, err error) {
 	var (
-		print  []byte
+		sum    []byte
 		header string
 	)
-	err = from.Scan(&print, &r.Response.Status, &header, &r.Response.Body, &r.CreatedAt, &r.ExpiresAt, &r.stale)
+	err = from.Scan(&sum, &r.Response.Status, &header, &r.Response.Body, &r.CreatedAt, &r.ExpiresAt, &r.stale)
 	if err != nil {
 		return r, err
 	}
-	copy(r.Fingerprint[:], print)
+	copy(r.Fingerprint[:], sum)
 	return r, json.Unmarshal([]byte(header), &r.Response.Header)
 }
 

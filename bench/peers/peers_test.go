@@ -227,18 +227,18 @@ func TestNew(t *testing.T) {
 	})
 }
 
-// claim claims id with a fingerprint that is print repeated.
-func claim(t *testing.T, s idempotency.Store, id idempotency.ID, print byte) idempotency.Claim {
+// claim claims id with a fingerprint that is mark repeated.
+func claim(t *testing.T, s idempotency.Store, id idempotency.ID, mark byte) idempotency.Claim {
 	t.Helper()
-	c, err := s.Claim(t.Context(), id, fingerprintOf(print))
+	c, err := s.Claim(t.Context(), id, fingerprintOf(mark))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return c
 }
 
-func fingerprintOf(print byte) (fp idempotency.Fingerprint) {
-	copy(fp[:], bytes.Repeat([]byte{print}, len(fp)))
+func fingerprintOf(mark byte) (fp idempotency.Fingerprint) {
+	copy(fp[:], bytes.Repeat([]byte{mark}, len(fp)))
 	return fp
 }
 
