@@ -83,6 +83,7 @@ where (scope, key) in (
 // the third leaves an intent without an answer, and the retry makes a second one
 // after the lease.
 type commitsStore struct {
+	unasked
 	pool       *pgxpool.Pool
 	ttl, lease time.Duration
 }
@@ -92,7 +93,7 @@ func (s *commitsStore) Claim(ctx context.Context, id idempotency.ID, fp idempote
 	claimant := uuid.NewString()
 	c, now, err := claimRow(ctx, s.pool, id, fp, claimant, s.lease, s.ttl)
 	if err == nil && c.Outcome == idempotency.Fresh {
-		c.Attempt = &commitsAttempt{store: s, id: id, claimant: claimant, now: now, work: work{db: s.pool}}
+		c.Attempt = &commitsAttempt{store: s, id: id, claimant: claimant, now: now, work: work{db: s.pool, now: now}}
 	}
 	return c, err
 }
@@ -158,6 +159,9 @@ func collect[T any](ctx context.Context, db querier, scan pgx.RowToFunc[T], sql 
 
 // Lease implements idempotency.Store.
 func (s *commitsStore) Lease() time.Duration { return s.lease }
+
+// TTL implements idempotency.Store.
+func (s *commitsStore) TTL() time.Duration { return s.ttl }
 
 // DeleteExpired implements idempotency.Store.
 func (s *commitsStore) DeleteExpired(ctx context.Context, limit int) (int, error) {

@@ -25,6 +25,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"intentd/internal/api"
+	"intentd/internal/apikey"
 	"intentd/internal/idempotency"
 	"intentd/internal/intent"
 	"intentd/internal/intent/pgintent"
@@ -94,13 +95,25 @@ func New(ctx context.Context, o Options) (http.Handler, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	holders := make(map[string]apikey.Holder)
+	for token, merchant := range o.Merchants {
+		holders[token] = apikey.Holder{Merchant: merchant, Role: apikey.API, Mode: apikey.Live}
+	}
 	return api.New(api.Config{
 		Intents:       intent.New(pgintent.New(pool, joined)),
 		Idempotency:   store,
-		Authenticator: api.NewStaticKeys(o.Merchants),
+		Authenticator: apikey.NewStatic(holders),
 		Ready:         pool.Ping,
 		Log:           o.Log,
 	}), end, nil
+}
+
+// unasked is the part of idempotency.Store that no load asks for.
+type unasked struct{}
+
+// Lookup implements idempotency.Store. It can not tell.
+func (unasked) Lookup(context.Context, idempotency.ID) (*idempotency.Record, bool, error) {
+	return nil, false, errors.New("a peer is not asked what became of a key")
 }
 
 // open returns a peer's store of keys, the pool that its intents use too, and what
@@ -152,7 +165,7 @@ type querier interface {
 type work struct {
 	ctx context.Context
 	db  querier
-	now time.Time // what the last statement returned
+	now time.Time // when the request was claimed
 	err error     // the first failure
 }
 
@@ -168,15 +181,15 @@ func joined(ctx context.Context) (pgintent.Tx, bool) {
 	return w, ok
 }
 
-// Queue implements pgintent.Tx. The one statement that is queued is the INSERT of
-// an intent, which returns its created_at.
+// Queue implements pgintent.Tx.
 func (w *work) Queue(sql string, args ...any) {
 	if w.err != nil {
 		return
 	}
 	rows, err := w.db.Query(w.ctx, sql, args...)
 	if err == nil {
-		w.now, err = pgx.CollectExactlyOneRow(rows, pgx.RowTo[time.Time])
+		rows.Close()
+		err = rows.Err()
 	}
 	w.err = err
 }

@@ -21,6 +21,7 @@ import (
 // one when the claim has run out. With appendfsync everysec, the last second of
 // records is lost with the machine.
 type redisStore struct {
+	unasked
 	client     *redis.Client
 	pool       *pgxpool.Pool
 	ttl, lease time.Duration
@@ -51,7 +52,7 @@ func (s *redisStore) Claim(ctx context.Context, id idempotency.ID, fp idempotenc
 	}
 	there, err := s.client.SetArgs(ctx, redisKey(id), value, redis.SetArgs{Mode: "NX", Get: true, TTL: s.lease}).Bytes()
 	if errors.Is(err, redis.Nil) {
-		a := &redisAttempt{store: s, id: id, claim: claim, now: now.UTC(), work: work{db: s.pool}}
+		a := &redisAttempt{store: s, id: id, claim: claim, now: now.UTC(), work: work{db: s.pool, now: now.UTC().Truncate(time.Microsecond)}}
 		return idempotency.Claim{Outcome: idempotency.Fresh, Attempt: a}, nil
 	}
 	if err != nil {
@@ -72,6 +73,9 @@ func (s *redisStore) Claim(ctx context.Context, id idempotency.ID, fp idempotenc
 
 // Lease implements idempotency.Store.
 func (s *redisStore) Lease() time.Duration { return s.lease }
+
+// TTL implements idempotency.Store.
+func (s *redisStore) TTL() time.Duration { return s.ttl }
 
 // DeleteExpired implements idempotency.Store: Redis does that.
 func (s *redisStore) DeleteExpired(context.Context, int) (int, error) { return 0, nil }

@@ -23,6 +23,7 @@ const copyPatience = time.Second
 // connection of the pool, and then replays; it is told that the first still runs
 // where that takes longer than copyPatience.
 type transactionStore struct {
+	unasked
 	pool       *pgxpool.Pool
 	ttl, lease time.Duration
 }
@@ -36,7 +37,7 @@ func (s *transactionStore) Claim(ctx context.Context, id idempotency.ID, fp idem
 	claimant := uuid.NewString()
 	c, now, err := claimRow(ctx, tx, id, fp, claimant, s.lease, s.ttl)
 	if err == nil && c.Outcome == idempotency.Fresh {
-		c.Attempt = &transactionAttempt{tx: tx, id: id, claimant: claimant, now: now, work: work{db: tx}}
+		c.Attempt = &transactionAttempt{tx: tx, id: id, claimant: claimant, now: now, work: work{db: tx, now: now}}
 		return c, nil
 	}
 	_ = tx.Rollback(ctx) // what was found stands all the same
@@ -49,6 +50,9 @@ func (s *transactionStore) Claim(ctx context.Context, id idempotency.ID, fp idem
 
 // Lease implements idempotency.Store.
 func (s *transactionStore) Lease() time.Duration { return s.lease }
+
+// TTL implements idempotency.Store.
+func (s *transactionStore) TTL() time.Duration { return s.ttl }
 
 // DeleteExpired implements idempotency.Store.
 func (s *transactionStore) DeleteExpired(ctx context.Context, limit int) (int, error) {
