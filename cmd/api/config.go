@@ -40,7 +40,7 @@ type config struct {
 	SweepInterval   time.Duration `env:"SWEEP_INTERVAL" envDefault:"5s" help:"from one round of the sweeper to the next, a tenth more or less"`
 	SweepBatch      int           `env:"SWEEP_BATCH" envDefault:"500" help:"rows that one statement of the sweeper takes"`
 	MaxConns        int32         `env:"DB_MAX_CONNS" envDefault:"20" help:"most connections to the database; a running request costs one"`
-	RateLimit       rateLimit     `env:"RATE_LIMIT" help:"requests a second for each merchant and process, as in 50, or 50:200 with up to 200 at once; unset: no limit"`
+	RateLimit       rateLimit     `env:"RATE_LIMIT" help:"requests a second for each holder of keys and process, as in 50, or 50:200 with up to 200 at once; unset: no limit"`
 	DocsURL         string        `env:"DOCS_URL" envDefault:"/docs" help:"where the documentation is found that errors link to"`
 	ShutdownTimeout time.Duration `env:"SHUTDOWN_TIMEOUT" envDefault:"15s" help:"how long running requests may take to end"`
 	LogFormat       string        `env:"LOG_FORMAT" envDefault:"text" help:"text or json"`
@@ -57,6 +57,10 @@ var tokenPattern = regexp.MustCompile(`^[A-Za-z0-9._~+/-]+=*$`)
 // text, which is secret.
 func (k *demoKeys) UnmarshalText(text []byte) error {
 	*k = make(demoKeys)
+	var mistakes []string
+	wrong := func(entry int, what string) {
+		mistakes = append(mistakes, fmt.Sprintf("entry %d: its %s", entry+1, what))
+	}
 	for i, entry := range strings.Split(string(text), ",") {
 		pair, role, hasRole := strings.Cut(strings.TrimSpace(entry), ":")
 		if !hasRole {
@@ -68,15 +72,18 @@ func (k *demoKeys) UnmarshalText(text []byte) error {
 		}
 		holder := apikey.Holder{Merchant: merchant, Role: apikey.Role(role), Mode: apikey.Live}
 		for _, broken := range apikey.Check(holder, "") {
-			return fmt.Errorf("entry %d: its %w", i+1, broken)
+			wrong(i, broken.Error())
 		}
 		if !tokenPattern.MatchString(token) {
-			return fmt.Errorf("entry %d: its token must be letters, digits or any of . _ ~ + / - as in RFC 6750", i+1)
+			wrong(i, "token must be letters, digits or any of . _ ~ + / - as in RFC 6750")
 		}
 		if other, taken := (*k)[token]; taken && other != holder {
-			return fmt.Errorf("entry %d: its token is another holder's already", i+1)
+			wrong(i, "token is another holder's already")
 		}
 		(*k)[token] = holder
+	}
+	if len(mistakes) > 0 {
+		return errors.New(strings.Join(mistakes, "; "))
 	}
 	return nil
 }

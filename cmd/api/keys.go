@@ -121,7 +121,15 @@ func keys(ctx context.Context, args, environ []string, stdout, stderr io.Writer)
 	}
 
 	log := newLogger(c, stderr)
-	db, err := openDatabase(ctx, c, log, localpg.Join)
+	// A key in a database that nobody serves is of no use: most likely this is
+	// the wrong directory.
+	db, err := openDatabase(ctx, c, log, func(ctx context.Context, o localpg.Options) (*localpg.Server, error) {
+		o.Existing = true
+		return localpg.Join(ctx, o)
+	})
+	if errors.Is(err, localpg.ErrNoCluster) {
+		return fmt.Errorf("%w: there is no %s in this directory: run it where api runs, or set DATABASE_URL", err, dataDir)
+	}
 	if err != nil {
 		return err
 	}

@@ -238,7 +238,7 @@ type closedPipe struct{}
 func (closedPipe) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
 
 // TestKeys_PrivateServer runs the commands as processes in the directory of
-// make api-run, before it, beside it and after it.
+// make api-run, before there is one, beside it and after it.
 func TestKeys_PrivateServer(t *testing.T) {
 	t.Parallel()
 	dir := openDir(t)
@@ -262,16 +262,18 @@ func TestKeys_PrivateServer(t *testing.T) {
 	}
 	pidFile := filepath.Join(dir, dataDir, "postmaster.pid")
 
-	if _, err := program("keys", "create", "-merchant", "before"); err != nil {
-		t.Fatal(err)
+	for _, args := range [][]string{{"create", "-merchant", "before"}, {"list"}, {"revoke", "key_019ca9450a7b7c3d8e4f5a6b7c8d9e0f"}} {
+		if _, err := program(append([]string{"keys"}, args...)...); err == nil || !strings.Contains(err.Error(), "there is no "+dataDir+" in this directory") {
+			t.Errorf("keys %q where nobody ran api: %v", args, err)
+		}
 	}
-	if _, err := os.Stat(pidFile); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the server goes on without the command: %v", err)
+	if left, err := os.ReadDir(dir); len(left) != 0 || err != nil {
+		t.Errorf("the commands left %v, %v", left, err)
 	}
 
 	r := start(t, "PWD="+dir)
 	first := r.post("K", example)
-	count(1)
+	count(0)
 	version := fmt.Sprintf("schema version %d of %d, clean\n", migrations.Latest(), migrations.Latest())
 	if out, err := program("migrate", "version"); out != version || err != nil {
 		t.Errorf("migrate version: %q, %v", out, err)
@@ -289,5 +291,8 @@ func TestKeys_PrivateServer(t *testing.T) {
 		t.Errorf("before the commands %v, after them %v", first, got)
 	}
 	r.stop(t)
-	count(5)
+	count(4)
+	if _, err := os.Stat(pidFile); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the server goes on without the command: %v", err)
+	}
 }

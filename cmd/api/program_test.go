@@ -168,7 +168,8 @@ func TestParseConfig(t *testing.T) {
 			"a,,b": "entry 2: its merchant must", "=hunter2": "entry 1: its merchant must", "a=": "entry 1: its token must",
 			"a b": "entry 1: its merchant must", "a=hunter2 c": "entry 1: its token must",
 			"a=hunter2,b=hunter2": "entry 2: its token is another", "a=hunter2,a=hunter2:operator": "entry 2: its token is another",
-			"a=x:hunter2": "entry 1: its role must", "a=x:": "entry 1: its role must", "a=x:API": "entry 1: its role must", "a=hunter2:api:api": "entry 1: its role must",
+			"hunter2 x,b,a=hunter2:": "entry 1: its merchant must be 1 to 64 letters, digits, dots, dashes or underscores; entry 1: its token must be letters, digits or any of . _ ~ + / - as in RFC 6750; entry 3: its role must",
+			"a=x:hunter2":            "entry 1: its role must", "a=x:": "entry 1: its role must", "a=x:API": "entry 1: its role must", "a=hunter2:api:api": "entry 1: its role must",
 			strings.Repeat("m", 65): "entry 1: its merchant must",
 		} {
 			var usage usageError

@@ -345,3 +345,35 @@ type hasty struct{ intent.Store }
 func (h hasty) Create(ctx context.Context, in intent.Intent, _ time.Duration) (intent.Intent, error) {
 	return h.Store.Create(ctx, in, time.Microsecond)
 }
+
+// overtaken is a store in which every intent is canceled just after it was read.
+type overtaken struct{ intent.Store }
+
+func (o overtaken) Get(ctx context.Context, merchantID string, id intent.ID) (intent.Intent, error) {
+	in, err := o.Store.Get(ctx, merchantID, id)
+	if err == nil && in.State == intent.Created {
+		_, err = intent.New(o.Store).Move(ctx, merchantID, id, intent.Step{To: intent.Canceled, Actor: intent.API, Reason: "r"})
+	}
+	return in, err
+}
+
+// TestGet_ExpandedIsOne: an expanded answer is of one version, also where the
+// intent moves between the reading of its two parts.
+func TestGet_ExpandedIsOne(t *testing.T) {
+	t.Parallel()
+	for name, open := range stores {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := open(t, setup{change: func(p *parts) { p.intents = overtaken{p.intents} }})
+			location := s.created(t, call{}).header.Get("Location")
+			a := s.do(t, call{method: "GET", path: location + "?expand=transitions"})
+			if a.member(t, "version") != 1.0 || !strings.Contains(a.body, `"transitions":{"data":[],"has_more":false}}`) {
+				t.Errorf("expanded = %s", a.body)
+			}
+			a = s.do(t, call{method: "GET", path: location + "?expand=transitions"})
+			if a.member(t, "version") != 2.0 || !strings.Contains(a.body, `"transitions":{"data":[{"version":2,`) {
+				t.Errorf("expanded = %s", a.body)
+			}
+		})
+	}
+}

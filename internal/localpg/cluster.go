@@ -42,11 +42,13 @@ func resolve(dir string) (string, error) {
 	return filepath.Join(parent, filepath.Base(dir)), nil
 }
 
+const lockSuffix = ".lock"
+
 // takeLock holds dir until the file is closed or this process ends, kill -9
 // included. The file stays: removing it would part those who have it open from
 // those who come later.
 func takeLock(dir string) (*os.File, error) {
-	f, err := tryLock(dir + ".lock")
+	f, err := tryLock(dir + lockSuffix)
 	if errors.Is(err, errLocked) {
 		return nil, fmt.Errorf("%w on %s", ErrInUse, dir)
 	}
@@ -80,6 +82,23 @@ func clusterVersion(dir string) (string, error) {
 		return "", nil
 	}
 	return strings.TrimSpace(string(raw)), err
+}
+
+// mustExist returns ErrNoCluster where nobody ever locked o.DataDir to make a
+// cluster, and leaves nothing behind there. That there are no programs to serve
+// one comes first.
+func mustExist(o Options) error {
+	if _, err := os.Stat(o.DataDir + lockSuffix); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	who, err := serverUser("")
+	if err != nil {
+		return err
+	}
+	if _, err := findPrograms(o.Getenv, who, ""); err != nil {
+		return err
+	}
+	return ErrNoCluster
 }
 
 // makeCluster makes a cluster and puts it at dir in one step when it is

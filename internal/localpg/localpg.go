@@ -33,6 +33,10 @@ var (
 	// that can be used; a container may do instead.
 	ErrNoPrograms = errors.New("no usable PostgreSQL server programs (initdb and postgres, version 15 or newer)")
 
+	// ErrNoCluster says that there is no cluster where one must be, and that none
+	// was made.
+	ErrNoCluster = errors.New("no api has kept data here")
+
 	// ErrInUse says that another process holds the data directory.
 	ErrInUse = errors.New("another api is running")
 )
@@ -59,6 +63,10 @@ type Options struct {
 	// server's own log. Empty means a temporary cluster, which is removed when
 	// the server ends.
 	DataDir string
+
+	// Existing says that the cluster in DataDir must be there: instead of making
+	// one Start and Join return ErrNoCluster.
+	Existing bool
 
 	// Settings are PostgreSQL's own, by name, and override the defaults here.
 	Settings map[string]string
@@ -128,6 +136,11 @@ func begin(ctx context.Context, o Options, do func(context.Context, Options) (*S
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("it did not start within "+startTimeout.String()))
 	defer cancel()
 
+	if o.Existing {
+		if err := mustExist(o); err != nil {
+			return nil, fmt.Errorf("private PostgreSQL server: %w", err)
+		}
+	}
 	s, err := do(ctx, o)
 	if err != nil {
 		return nil, fmt.Errorf("private PostgreSQL server: %w", err)
@@ -234,9 +247,12 @@ func (s *Server) prepare(ctx context.Context, o Options, dir string) (*account, 
 	if err != nil {
 		return nil, job{}, err
 	}
-	if version == "" {
+	switch {
+	case version == "" && o.Existing:
+		err = ErrNoCluster
+	case version == "":
 		err = makeCluster(ctx, o.Log, who, bin, dir, s.log)
-	} else {
+	default:
 		err = endLeftover(ctx, o.Log, dir)
 	}
 	if err != nil {
