@@ -91,7 +91,11 @@ func (k *demoKeys) UnmarshalText(text []byte) error {
 // rateLimit is a token bucket as it is written in the environment.
 type rateLimit api.RateLimit
 
-const mostRequests = 1_000_000 // a second
+// The bounds of a rate, in requests a second.
+const (
+	fewestRequests = 0.001
+	mostRequests   = 1_000_000
+)
 
 // UnmarshalText implements encoding.TextUnmarshaler: requests a second, and
 // behind a colon how many at once; where that is not said as many as a second
@@ -99,8 +103,8 @@ const mostRequests = 1_000_000 // a second
 func (l *rateLimit) UnmarshalText(text []byte) error {
 	perSecond, burst, hasBurst := strings.Cut(string(text), ":")
 	var err error
-	if l.PerSecond, err = strconv.ParseFloat(perSecond, 64); err != nil || !(l.PerSecond > 0 && l.PerSecond <= mostRequests) {
-		return fmt.Errorf("must begin with the requests a second, a number above 0 and up to %d", mostRequests)
+	if l.PerSecond, err = strconv.ParseFloat(perSecond, 64); err != nil || !(l.PerSecond >= fewestRequests && l.PerSecond <= mostRequests) {
+		return fmt.Errorf("must begin with the requests a second, a number from %v to %d", fewestRequests, mostRequests)
 	}
 	l.Burst = int(math.Ceil(l.PerSecond))
 	if hasBurst {
@@ -113,7 +117,7 @@ func (l *rateLimit) UnmarshalText(text []byte) error {
 
 // docsPattern is what stands between < and > of a Link header, and is followed by
 // /errors#code there.
-var docsPattern = regexp.MustCompile(`^(https?://[^/?#<>"\s]+(/[^?#<>"\s]*)?|/[^?#<>"\s]+)$`)
+var docsPattern = regexp.MustCompile(`^(https?://[^/?#<>"\s]+(/[^?#<>"\s]*)?|/[^/?#<>"\s][^?#<>"\s]*)$`)
 
 // usageError is a mistake of who started the program: exit code 2.
 type usageError struct{ error }

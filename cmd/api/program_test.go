@@ -189,7 +189,7 @@ func TestParseConfig(t *testing.T) {
 				t.Errorf("RATE_LIMIT=%s: %+v, %v, want %+v", text, c.RateLimit, err, want)
 			}
 		}
-		for _, bad := range []string{"0", "-1", "NaN", "Inf", "1000001", "x", ":5", "5:", "5:0", "5:-1", "5:1.5", "5:1000001", "50/s", "5:5:5", " 5"} {
+		for _, bad := range []string{"0", "0.0009", "1e-300", "-1", "NaN", "Inf", "1000001", "x", ":5", "5:", "5:0", "5:-1", "5:1.5", "5:1000001", "50/s", "5:5:5", " 5"} {
 			if _, err := parseConfig([]string{"RATE_LIMIT=" + bad}); err == nil || !strings.Contains(err.Error(), "RATE_LIMIT: must ") {
 				t.Errorf("RATE_LIMIT=%s: %v", bad, err)
 			}
@@ -203,7 +203,7 @@ func TestParseConfig(t *testing.T) {
 				t.Errorf("DOCS_URL=%s: %v", good, err)
 			}
 		}
-		for _, bad := range []string{"/", "docs", "ftp://example.com", "https://", "https:///x", "https://example.com/?a=b", "/docs#x", "/docs>", "/do cs", "https://exa\"mple.com"} {
+		for _, bad := range []string{"/", "docs", "ftp://example.com", "https://", "https:///x", "https://example.com/?a=b", "/docs#x", "/docs>", "/do cs", "https://exa\"mple.com", "//example.com"} {
 			if _, err := parseConfig([]string{"DOCS_URL=" + bad}); err == nil || !strings.Contains(err.Error(), "DOCS_URL: must ") {
 				t.Errorf("DOCS_URL=%s: %v", bad, err)
 			}

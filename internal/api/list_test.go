@@ -154,6 +154,12 @@ func TestQuery_Refusals(t *testing.T) {
 		intentsPath + "?created_gte=2026-03-01T00:00:00+00:00":         "", // a blank
 		intentsPath + "?created_lt=2026-03-01T00:00:00.1234567Z":       "",
 		intentsPath + "?created_lt=2026-03-01t00:00:00z":               "",
+		intentsPath + "?created_lt=2026-03-01T1:02:03Z":                "",
+		intentsPath + "?created_lt=2026-03-01T01:02:03,123456Z":        "",
+		intentsPath + "?created_lt=2026-03-01T01:02:03,1234567Z":       "",
+		intentsPath + "?created_lt=2026-03-01T00:00:00%2B24:00":        "",
+		intentsPath + "?created_lt=2026-03-01T00:00:00-14:60":          "",
+		intentsPath + "?created_lt=2016-12-31T23:59:60Z":               "",
 		intentsPath + "?created_lt=2026-02-30T00:00:00Z":               "",
 		intentsPath + "?limit=%zz":                                     "the query is not well formed: members are name=value, joined by &, with %-escapes",
 		intentsPath + "?limit=1;state=created":                         "the query is not well formed: members are name=value, joined by &, with %-escapes",

@@ -91,7 +91,10 @@ func (q query) text(name string) (string, error) {
 	return text, nil
 }
 
-var instant = regexp.MustCompile(`^[^.]*(\.[0-9]{1,6})?(Z|[+-][0-9]{2}:[0-9]{2})$`)
+// instant is a time of RFC 3339, of which time.Parse takes more than it has: hours
+// of one digit, fractions behind a comma, any offset. There are no leap seconds in
+// what is compared with it.
+var instant = regexp.MustCompile(`^[0-9]{4}-[0-9]{2}-[0-9]{2}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$`)
 
 // time returns a point in time, in no finer steps than the API answers in, or
 // the zero time.

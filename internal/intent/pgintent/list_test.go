@@ -262,3 +262,25 @@ func judge(t *testing.T, plan node, merchantID string, q intent.Query) {
 		fail("the page is empty", plan)
 	}
 }
+
+// TestStore_List_PlansEachTime: a list is never a named statement, since the plan
+// that is kept for one knows no values.
+func TestStore_List_PlansEachTime(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	pool := connect(t, db.URL, "application_name", "lists")
+	s := New(pool, nil)
+	for range 10 {
+		if _, _, err := s.List(t.Context(), "m", intent.Query{Limit: 5, State: intent.Created, Reference: "r", CreatedFrom: time.Now()}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, conn := range pool.AcquireAllIdle(t.Context()) {
+		var named int
+		err := conn.QueryRow(t.Context(), `select count(*) from pg_prepared_statements where statement like '%limit%'`, pgx.QueryExecModeExec).Scan(&named)
+		if named != 0 || err != nil {
+			t.Errorf("%d lists are named statements, %v", named, err)
+		}
+		conn.Release()
+	}
+}

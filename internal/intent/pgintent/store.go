@@ -207,7 +207,13 @@ func (s *Store) Get(ctx context.Context, merchantID string, id intent.ID) (inten
 // List implements intent.Store.
 func (s *Store) List(ctx context.Context, merchantID string, q intent.Query) (page []intent.Intent, more bool, err error) {
 	sql, args := listSQL(merchantID, q)
-	page, err = collect(ctx, s.querier(ctx), func(row pgx.CollectableRow) (intent.Intent, error) {
+	db := s.querier(ctx)
+	if db == querier(s.pool) {
+		// Not as a named statement, for which a plan would be kept that knows no
+		// values: of two filters only the values tell which one selects less.
+		args = append([]any{pgx.QueryExecModeExec}, args...)
+	}
+	page, err = collect(ctx, db, func(row pgx.CollectableRow) (intent.Intent, error) {
 		in, _, err := scanIntent(row, merchantID)
 		return in, err
 	}, sql, args...)
