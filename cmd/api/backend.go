@@ -42,6 +42,9 @@ type backend struct {
 }
 
 func openBackend(ctx context.Context, c config, log *slog.Logger) (*backend, error) {
+	if c.RedisURL != "" && c.Records != storeRedis {
+		log.Warn("REDIS_URL is set and not used")
+	}
 	if c.Store == storeMemory {
 		log.Warn("API_STORE=memory: nothing survives the end of this process")
 		if c.DatabaseURL != "" {
@@ -57,6 +60,12 @@ func openBackend(ctx context.Context, c config, log *slog.Logger) (*backend, err
 	if err != nil {
 		db.close()
 		return nil, err
+	}
+	if c.Records == storeRedis {
+		if err := keepInRedis(b, c, log); err != nil {
+			b.close()
+			return nil, err
+		}
 	}
 	return b, nil
 }

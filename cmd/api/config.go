@@ -15,15 +15,17 @@ import (
 
 	"github.com/caarlos0/env/v11"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/redis/go-redis/v9"
 
 	"intentd/internal/api"
 	"intentd/internal/apikey"
 )
 
-// The values of API_STORE and LOG_FORMAT.
+// The values of API_STORE, IDEMPOTENCY_STORE and LOG_FORMAT.
 const (
 	storePostgres = "postgres"
 	storeMemory   = "memory"
+	storeRedis    = "redis" // of IDEMPOTENCY_STORE alone
 	formatText    = "text"
 	formatJSON    = "json"
 )
@@ -34,6 +36,8 @@ type config struct {
 	Addr            string        `env:"API_ADDR" envDefault:"127.0.0.1:8080" help:"host:port to listen on"`
 	DatabaseURL     string        `env:"DATABASE_URL" help:"PostgreSQL URL or DSN; unset: a private server under .data/"`
 	Store           string        `env:"API_STORE" envDefault:"postgres" help:"postgres, or memory: nothing survives the process"`
+	Records         string        `env:"IDEMPOTENCY_STORE" envDefault:"postgres" help:"where the answers are kept: postgres (memory, if API_STORE is), or redis: then not in one transaction with the intents"`
+	RedisURL        string        `env:"REDIS_URL" help:"redis://user:password@host:port/database, rediss:// with TLS, or unix:///path; for IDEMPOTENCY_STORE=redis"`
 	DemoKeys        demoKeys      `env:"API_DEMO_KEYS" help:"comma-separated merchant=token:role; a bare word is merchant and token, no role is api; they work beside those of api keys"`
 	TTL             time.Duration `env:"IDEMPOTENCY_TTL" envDefault:"24h" help:"how long an answer is replayed, from its claim"`
 	Lease           time.Duration `env:"IDEMPOTENCY_LEASE" envDefault:"30s" help:"how long a request may run and hold its key"`
@@ -149,6 +153,13 @@ func parseConfig(environ []string) (config, error) {
 		check("DatabaseURL", "must be a PostgreSQL URL (postgres://user:password@host/database) or DSN", urlErr == nil)
 	}
 	check("Store", "must be postgres or memory", c.Store == storePostgres || c.Store == storeMemory)
+	check("Records", "must be postgres or redis", c.Records == storePostgres || c.Records == storeRedis)
+	check("Records", "must not be redis with API_STORE=memory: the records would outlive the intents that they name", c.Records != storeRedis || c.Store != storeMemory)
+	check("RedisURL", "must be set for IDEMPOTENCY_STORE=redis", c.RedisURL != "" || c.Records != storeRedis)
+	if c.RedisURL != "" {
+		_, urlErr := redis.ParseURL(c.RedisURL)
+		check("RedisURL", "must be redis://user:password@host:port/database, rediss://... or unix:///path", urlErr == nil)
+	}
 	check("Lease", "must be from 100ms to 1h", c.Lease >= 100*time.Millisecond && c.Lease <= time.Hour)
 	check("TTL", "must be from IDEMPOTENCY_LEASE to 8760h (a year)", c.TTL >= c.Lease && c.TTL <= 8760*time.Hour)
 	check("SweepInterval", "must be from 10ms to 1h", c.SweepInterval >= 10*time.Millisecond && c.SweepInterval <= time.Hour)

@@ -44,7 +44,7 @@ func TestRun_Commands(t *testing.T) {
 				t.Errorf("%s: exit code %d", flag, code)
 			}
 			for _, want := range []string{
-				"API_ADDR", "127.0.0.1:8080", "DATABASE_URL", "API_STORE", "API_DEMO_KEYS", "IDEMPOTENCY_TTL", "24h", "IDEMPOTENCY_LEASE", "30s",
+				"API_ADDR", "127.0.0.1:8080", "DATABASE_URL", "API_STORE", "IDEMPOTENCY_STORE", "REDIS_URL", "API_DEMO_KEYS", "IDEMPOTENCY_TTL", "24h", "IDEMPOTENCY_LEASE", "30s",
 				"SWEEP_INTERVAL", "SWEEP_BATCH", "500", "DB_MAX_CONNS", "SHUTDOWN_TIMEOUT", "15s", "LOG_FORMAT", "LOG_LEVEL", "migrate", "version", "api keys create|list|revoke", "merchant=token:role",
 			} {
 				if !strings.Contains(out, want) {
@@ -77,13 +77,14 @@ func TestRun_Commands(t *testing.T) {
 			"API_ADDR=" + secret, "DATABASE_URL=postgres://u:" + secret + "@[bad", "API_STORE=" + secret, "API_DEMO_KEYS=m=" + secret + " x",
 			"IDEMPOTENCY_TTL=24", "IDEMPOTENCY_LEASE=" + secret, "SWEEP_INTERVAL=0s", "SWEEP_BATCH=0", "DB_MAX_CONNS=many", "SHUTDOWN_TIMEOUT=-1s",
 			"LOG_FORMAT=xml", "LOG_LEVEL=loud", "RATE_LIMIT=" + secret, "DOCS_URL=ftp://" + secret,
+			"IDEMPOTENCY_STORE=" + secret, "REDIS_URL=redis://u:" + secret + "@[bad",
 		})
 		if code != 2 {
 			t.Errorf("exit code %d, want 2", code)
 		}
 		for _, name := range []string{
 			"API_ADDR", "DATABASE_URL", "API_STORE", "API_DEMO_KEYS", "IDEMPOTENCY_TTL", "IDEMPOTENCY_LEASE", "SWEEP_INTERVAL", "SWEEP_BATCH",
-			"DB_MAX_CONNS", "SHUTDOWN_TIMEOUT", "LOG_FORMAT", "LOG_LEVEL", "RATE_LIMIT", "DOCS_URL",
+			"DB_MAX_CONNS", "SHUTDOWN_TIMEOUT", "LOG_FORMAT", "LOG_LEVEL", "RATE_LIMIT", "DOCS_URL", "IDEMPOTENCY_STORE", "REDIS_URL",
 		} {
 			if n := strings.Count(diag, name+":"); n != 1 {
 				t.Errorf("%s is reported %d times, want once", name, n)
@@ -136,7 +137,7 @@ func TestParseConfig(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if c.Addr != "127.0.0.1:8080" || c.Store != "postgres" || c.DatabaseURL != "" || len(c.DemoKeys) != 0 || c.TTL != 24*time.Hour ||
+		if c.Addr != "127.0.0.1:8080" || c.Store != "postgres" || c.Records != "postgres" || c.RedisURL != "" || c.DatabaseURL != "" || len(c.DemoKeys) != 0 || c.TTL != 24*time.Hour ||
 			c.Lease != 30*time.Second || c.SweepInterval != 5*time.Second || c.SweepBatch != 500 || c.MaxConns != 20 ||
 			c.ShutdownTimeout != 15*time.Second || c.LogFormat != "text" || c.LogLevel != 0 ||
 			c.RateLimit != (rateLimit{}) || c.DocsURL != "/docs" {
@@ -175,6 +176,29 @@ func TestParseConfig(t *testing.T) {
 			var usage usageError
 			if _, err := parseConfig([]string{"API_DEMO_KEYS=" + bad}); !errors.As(err, &usage) || !strings.Contains(err.Error(), rule) || strings.Contains(err.Error(), "hunter2") {
 				t.Errorf("API_DEMO_KEYS=%s: %v, want %q", bad, err, rule)
+			}
+		}
+	})
+
+	t.Run("Redis", func(t *testing.T) {
+		t.Parallel()
+		for _, good := range []string{"redis://localhost", "redis://:hunter2@localhost:6379/1", "rediss://u:hunter2@h:1/0?pool_size=5", "unix:///run/redis.sock?db=2"} {
+			if c, err := parseConfig([]string{"IDEMPOTENCY_STORE=redis", "REDIS_URL=" + good}); err != nil || c.RedisURL != good {
+				t.Errorf("REDIS_URL=%s: %v", good, err)
+			}
+		}
+		for _, bad := range []struct{ rule, environ string }{
+			{"REDIS_URL: must be set for IDEMPOTENCY_STORE=redis", "IDEMPOTENCY_STORE=redis"},
+			{"REDIS_URL: must be redis://", "IDEMPOTENCY_STORE=redis REDIS_URL=http://u:hunter2@h"},
+			{"REDIS_URL: must be redis://", "IDEMPOTENCY_STORE=redis REDIS_URL=hunter2"},
+			{"REDIS_URL: must be redis://", "IDEMPOTENCY_STORE=redis REDIS_URL=redis://u:hunter2@h/zero"},
+			{"REDIS_URL: must be redis://", "REDIS_URL=redis://u:hunter2@h?no=such"}, // not used, and a mistake all the same
+			{"IDEMPOTENCY_STORE: must be postgres or redis", "IDEMPOTENCY_STORE=memory"},
+			{"IDEMPOTENCY_STORE: must not be redis with API_STORE=memory", "API_STORE=memory IDEMPOTENCY_STORE=redis REDIS_URL=redis://:hunter2@h"},
+		} {
+			var usage usageError
+			if _, err := parseConfig(strings.Fields(bad.environ)); !errors.As(err, &usage) || !strings.HasPrefix(err.Error(), bad.rule) || strings.Contains(err.Error(), "hunter2") || strings.Contains(err.Error(), "\n") {
+				t.Errorf("%s: %v, want %q alone", bad.environ, err, bad.rule)
 			}
 		}
 	})
