@@ -22,10 +22,12 @@ type breakage struct {
 type edit struct{ file, old, new string }
 
 const (
-	pgidem     = "internal/idempotency/pgidem/pgidem.go"
-	middleware = "internal/idempotency/middleware.go"
-	pgintent   = "internal/intent/pgintent/store.go"
-	refusal    = "internal/api/problem.go"
+	pgidem      = "internal/idempotency/pgidem/pgidem.go"
+	middleware  = "internal/idempotency/middleware.go"
+	pgintent    = "internal/intent/pgintent/store.go"
+	refusal     = "internal/api/problem.go"
+	claimLua    = "internal/idempotency/redisidem/claim.lua"
+	completeLua = "internal/idempotency/redisidem/complete.lua"
 )
 
 var (
@@ -45,6 +47,7 @@ var (
 		{pgidem, "set_config('client_connection_check_interval', '500', true)",
 			"set_config('client_connection_check_interval', case when pg_sleep(random() * 0.1)::text is null then '' else '500' end, true)"},
 	}
+	ignoreHolder   = edit{claimLua, "if lease_end and now < tonumber(lease_end) then", "if false then"}
 	dropConstraint = []string{"alter table idempotency_keys drop constraint idempotency_keys_pkey"}
 )
 
@@ -86,6 +89,11 @@ var breakages = map[string]breakage{
 			{refusal, `h.Set("Retry-After", strconv.Itoa(p.retryAfter))`, `h.Del("Retry-After")`},
 			{"internal/idempotency/refusal.go", `Refusal{Status: http.StatusServiceUnavailable`, `Refusal{Status: http.StatusInternalServerError`},
 		},
+	},
+	"ajar": {about: "in Redis, a key that is held is given to another", edits: []edit{ignoreHolder}},
+	"unfenced": {
+		about: "so it is, and who lost it completes all the same",
+		edits: []edit{ignoreHolder, {completeLua, "if h[1] ~= ARGV[1] then", "if false then"}},
 	},
 	"hasty": {
 		about: "the sweeper cancels half a second before the time",

@@ -85,8 +85,11 @@ func each[V any](m map[name]V, find func(name, V)) {
 }
 
 // oneIntent: a key makes one intent, and another only when its lifetime is over
-// by the database's clock.
+// by the database's clock; see explained for records that are apart.
 func oneIntent(h *History) (bad []string) {
+	if h.Setup.Apart {
+		return explained(h)
+	}
 	byKey := make(map[name][]Intent)
 	for _, i := range h.Intents {
 		n := name{i.Scope, i.Reference}
@@ -189,6 +192,9 @@ func inPairs(h *History) (bad []string) {
 		if i, ok := intents[r.ID]; r.Status < 300 && (!ok || i.Reference != r.Key || i.Scope != r.Scope) {
 			bad = append(bad, fmt.Sprintf("%s/%s: a record of %q, which is no intent of this key", r.Scope, r.Key, r.ID))
 		}
+	}
+	if h.Setup.Apart { // then the intents without one are counted
+		return bad
 	}
 	for _, i := range h.Intents {
 		if i.Created+h.Setup.TTL.Microseconds() > h.End.Now && !records[i.ID] {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -34,7 +35,7 @@ func found(h *History) (names []string) {
 func TestJudge_Good(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{
-		"good-crash", "good-network", "good-sweeper", "unlocked-alone", "unconstrained-alone", "fused-alone",
+		"good-crash", "good-network", "good-sweeper", "good-redis", "unlocked-alone", "unconstrained-alone", "fused-alone",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -59,6 +60,8 @@ var broken = map[string][]string{
 	"session":  {"3 not stuck", "4 nothing left"},
 	"bare":     {"4 good answers"},
 	"hasty":    {"5 canceled once"},
+	"ajar":     {"1 one intent"},
+	"unfenced": {"1 one intent", "1 same bytes", "6 linearizable"},
 }
 
 func TestJudge_Broken(t *testing.T) {
@@ -204,6 +207,23 @@ func TestJudge_Mutations(t *testing.T) {
 		{"ReusedKeyTooEarly", "good-sweeper", "1 one intent", func(_ *testing.T, h *History) {
 			h.Setup.TTL = time.Hour
 		}},
+		{"UnexplainedIntent", "good-redis", "1 one intent", func(_ *testing.T, h *History) {
+			untold, _ := left(h)
+			for i := range 20 {
+				twin := untold[0]
+				twin.ID = fmt.Sprint("pi_twin", i)
+				h.Intents = append(h.Intents, twin)
+			}
+		}},
+		{"SupersededTooEarly", "good-redis", "1 one intent", func(t *testing.T, h *History) {
+			r := last(t, h, opCreate)
+			r.Status, r.Code, r.Retry, r.Return = 409, "idempotency_attempt_superseded", "1", r.Call+int64(h.Setup.Lease)-1
+		}},
+		{"AcknowledgedWithoutRecord", "good-redis", "1 one intent", func(_ *testing.T, h *History) { h.Records = h.Records[1:] }},
+		{"RecordOfNothing", "good-redis", "2 in pairs", func(_ *testing.T, h *History) {
+			id := h.Records[0].ID
+			h.Intents = slices.DeleteFunc(h.Intents, func(i Intent) bool { return i.ID == id })
+		}},
 		{"WhileItRan", "good-crash", "while it ran", func(_ *testing.T, h *History) { h.End.Seen = []string{"one"} }},
 	} {
 		t.Run(m.name, func(t *testing.T) {
@@ -214,6 +234,33 @@ func TestJudge_Mutations(t *testing.T) {
 				t.Errorf("%q found nothing; found: %q", m.want, got)
 			}
 		})
+	}
+}
+
+// TestApart: what may be left where records and intents are not one transaction
+// is counted.
+func TestApart(t *testing.T) {
+	t.Parallel()
+	h := load(t, "good-redis")
+	untold, again := left(h)
+	if len(untold) != 8 || again != 8 {
+		t.Errorf("%d intents that nobody was told of, %d under a key that made another; want 8 and 8", len(untold), again)
+	}
+	id := h.Records[0].ID
+	for i := range h.Requests {
+		if r := &h.Requests[i]; r.ID == id {
+			r.Status, r.ID = 0, ""
+		}
+	}
+	if untold, _ := left(h); len(untold) != 8 {
+		t.Errorf("%d left, but a retry would be told of the one on record", len(untold))
+	}
+	h.Records = h.Records[1:]
+	if untold, again := left(h); len(untold) != 9 || again != 8 {
+		t.Errorf("%d left, %d under a key that made another; want 9 and 8", len(untold), again)
+	}
+	if want := "nobody was told of: 9 of "; !strings.Contains(strings.Join(observations(h), "\n"), want) {
+		t.Errorf("the observations do not say %q", want)
 	}
 }
 

@@ -112,6 +112,11 @@ func (t *trial) rows(ctx context.Context) error {
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 	h := &t.rec.h
+	if t.redis != nil {
+		if h.Records, err = t.redisRecords(ctx); err != nil {
+			return err
+		}
+	}
 	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) error {
 		if err := tx.QueryRow(ctx, "select (extract(epoch from now()) * 1000000)::bigint").Scan(&h.End.Now); err != nil {
 			return err
@@ -119,8 +124,10 @@ func (t *trial) rows(ctx context.Context) error {
 		if h.Intents, err = collect[Intent](ctx, tx, intentsSQL); err != nil {
 			return err
 		}
-		if h.Records, err = collect[Record](ctx, tx, recordsSQL); err != nil {
-			return err
+		if t.redis == nil {
+			if h.Records, err = collect[Record](ctx, tx, recordsSQL); err != nil {
+				return err
+			}
 		}
 		h.Moves, err = collect[Move](ctx, tx, movesSQL)
 		return err

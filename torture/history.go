@@ -33,6 +33,9 @@ type Setup struct {
 	// Steady says that no fault kept the sweeper from its work, so that it can
 	// be held to its time.
 	Steady bool `json:"steady,omitempty"`
+	// Apart says that records and intents are not one transaction: the records
+	// are in Redis.
+	Apart bool `json:"apart,omitempty"`
 }
 
 // The kinds of request.

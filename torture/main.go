@@ -285,6 +285,9 @@ func observations(h *History) []string {
 	if n > 0 && h.Setup.Steady {
 		obs = append(obs, fmt.Sprintf("%d intents canceled, the latest %.1f ms after its time", n, float64(late)/1000))
 	}
+	if h.Setup.Apart {
+		obs = append(obs, apart(h))
+	}
 	return obs
 }
 

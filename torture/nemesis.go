@@ -40,6 +40,10 @@ var faults = map[string]fault{
 	"serializable":                isolation("serializable"),
 	"clock 10 min ahead":          clock("+600s"),
 	"clock 10 min behind":         clock("-600s"),
+	"Redis killed":                killRedis,
+	"Redis silent for a moment":   stopRedis(time.Second),
+	"Redis silent past the lease": stopRedis(6 * time.Second),
+	"Redis cut off":               cutRedis,
 	"kill primary, promote":       failOver,
 	"stall standby, then kill":    stallThenFailOver,
 }

@@ -22,6 +22,7 @@ type scenario struct {
 	ttl      time.Duration
 	sweep    time.Duration
 	steady   bool // nothing keeps the sweeper from its work
+	apart    bool // the records are in Redis, by onRedis
 	manners
 }
 
@@ -63,6 +64,16 @@ var scenarios = []scenario{
 		database: onPlain, replicas: 3, conns: 10, short: 2 * time.Second,
 		lease: time.Second, ttl: time.Second, sweep: 50 * time.Millisecond, steady: true,
 		manners: manners{clients: 8, think: 60 * time.Millisecond, expiresIn: 1, again: 0.5},
+	},
+	{
+		name: "redis", about: "records in Redis: it is killed, silent and cut off, replicas and backends too",
+		database: onRedis, replicas: 3, conns: 10, short: 5 * time.Second,
+		faults: []string{
+			"kill -9", "SIGSTOP past the lease", "SIGTERM under load", "terminate backends",
+			"Redis killed", "Redis silent for a moment", "Redis silent past the lease", "Redis cut off",
+		},
+		lengthy: []string{"SIGSTOP past the lease", "SIGTERM under load", "Redis silent past the lease"},
+		lease:   time.Second, ttl: time.Hour, sweep: 500 * time.Millisecond, apart: true, manners: usual,
 	},
 	{
 		name: "locks", about: "tables are locked for 5 s, the database's default isolation is changed",

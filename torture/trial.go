@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"intentd/internal/redistest"
 )
 
 // trial is one run of one scenario.
@@ -40,6 +42,8 @@ type trial struct {
 	primary    *cluster
 	standby    *cluster
 	ways       []*way
+	redis      *redistest.Server // where the records are, if not in the database
+	env        []string          // of the replicas, beside what all have
 	// replication is how the standby reaches its primary.
 	replication *way
 	endings     []func()
@@ -114,7 +118,7 @@ func (t *trial) run(ctx context.Context, d time.Duration) (*History, error) {
 	t.acknowledged = make(map[name]Request)
 	t.rec = &recorder{start: time.Now()}
 	t.rec.h.Setup = Setup{
-		Scenario: t.s.name, Seed: t.seed, Lease: t.s.lease, TTL: t.s.ttl, Sweep: t.s.sweep, Steady: t.s.steady,
+		Scenario: t.s.name, Seed: t.seed, Lease: t.s.lease, TTL: t.s.ttl, Sweep: t.s.sweep, Steady: t.s.steady, Apart: t.s.apart,
 	}
 	defer t.end()
 	if err := t.set(ctx); err != nil {
@@ -170,6 +174,7 @@ func (t *trial) set(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		r.env = append(r.env, t.env...)
 		if err := r.start(); err != nil {
 			return err
 		}
@@ -284,8 +289,8 @@ limit 5`
 // watch looks for what must never be seen, while the trial runs: both questions
 // are about what is committed, and so hold at every instant.
 func (t *trial) watch(ctx context.Context) {
-	if t.s.ttl < time.Minute {
-		return // records and intents part as they should
+	if t.s.ttl < time.Minute || t.s.apart {
+		return // records and intents part as they should, or as they may
 	}
 	for ctx.Err() == nil {
 		pause(ctx, 500*time.Millisecond)

@@ -17,9 +17,6 @@ func startWith(t *testing.T, db *pgtest.DB, redis *redistest.Server, env ...stri
 	return startOn(t, db, append([]string{"IDEMPOTENCY_STORE=redis", "REDIS_URL=" + redis.URL()}, env...)...)
 }
 
-// durable has what a server of Redis answered outlive its process.
-var durable = redistest.Options{Args: []string{"--appendonly", "yes"}}
-
 func intents(t *testing.T, db *pgtest.DB) int {
 	t.Helper()
 	return pgtest.QueryVal[int](t, db, "select count(*) from payment_intents")
@@ -30,7 +27,7 @@ func TestReplica_Redis(t *testing.T) {
 
 	t.Run("OneKeyOneIntent", func(t *testing.T) {
 		t.Parallel()
-		db, redis := pgtest.New(t), redistest.Run(t, durable)
+		db, redis := pgtest.New(t), redistest.Run(t, redistest.Durable)
 		a, b := startWith(t, db, redis), startWith(t, db, redis)
 		if !strings.Contains(a.log.String(), "are not one transaction") {
 			t.Errorf("the log does not say what is lost:\n%s", a.log)
@@ -96,7 +93,7 @@ func TestReplica_Redis(t *testing.T) {
 	// What the README says is lost: the intent is committed, and its record is not.
 	t.Run("LostBetweenTheTwo", func(t *testing.T) {
 		t.Parallel()
-		db, redis := pgtest.New(t), redistest.Run(t, durable)
+		db, redis := pgtest.New(t), redistest.Run(t, redistest.Durable)
 		r := startWith(t, db, redis, "IDEMPOTENCY_LEASE=2s", "SWEEP_INTERVAL=50ms")
 		body := with("expires_in_seconds", "1")
 		lock := holdTable(t, db)

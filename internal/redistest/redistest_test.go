@@ -51,7 +51,7 @@ func TestServer(t *testing.T) {
 
 	t.Run("KeepsItsAddressAndWhatItWrote", func(t *testing.T) {
 		t.Parallel()
-		s := redistest.Run(t, redistest.Options{TCP: true, Args: []string{"--appendonly", "yes"}})
+		s := redistest.Run(t, redistest.Options{TCP: true, Args: redistest.Durable.Args})
 		db := redistest.On(t, s.URL())
 		for _, end := range []func(){s.Kill, s.Stop} {
 			n := db.Client.Incr(t.Context(), "x").Val()

@@ -29,6 +29,11 @@ type Options struct {
 	Args []string
 }
 
+// Durable has all that a server answered outlive its process. With "appendfsync
+// everysec" it would not: while the disk is busy Redis answers before it has
+// written anything.
+var Durable = Options{Args: []string{"--appendonly", "yes", "--appendfsync", "always"}}
+
 // Server is a private server. It keeps its address over restarts. Its methods are
 // not safe for concurrent use.
 type Server struct {

@@ -16,12 +16,9 @@ end
 
 -- Redis does not undo what a script did before one of its commands failed. The
 -- last command needs no undoing: where it fails, it has done nothing.
-local before, order = {}, {}
+local before = {}
 for k = 2, #KEYS - 1 do
-  if not before[KEYS[k]] then
-    before[KEYS[k]] = {redis.call('DUMP', KEYS[k]), redis.call('PEXPIRETIME', KEYS[k])}
-    order[#order + 1] = KEYS[k]
-  end
+  before[k] = {redis.call('DUMP', KEYS[k]), redis.call('PEXPIRETIME', KEYS[k])}
 end
 
 local at = 6
@@ -29,11 +26,10 @@ for k = 2, #KEYS do
   local words = tonumber(ARGV[at])
   local r = redis.pcall(ARGV[at + 1], KEYS[k], unpack(ARGV, at + 2, at + words))
   if type(r) == 'table' and r.err then
-    for _, key in ipairs(order) do
-      local value, expires = before[key][1], before[key][2]
-      redis.call('DEL', key)
-      if value then
-        redis.call('RESTORE', key, math.max(expires, 0), value, 'ABSTTL')
+    for done, was in pairs(before) do
+      redis.call('DEL', KEYS[done])
+      if was[1] then
+        redis.call('RESTORE', KEYS[done], math.max(was[2], 0), was[1], 'ABSTTL')
       end
     end
     redis.call('DEL', KEYS[1])

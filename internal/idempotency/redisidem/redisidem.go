@@ -12,10 +12,11 @@
 //     superseded, or died with its process before Complete.
 //   - The holder of a key that dies does not let go of it: the key is open again
 //     when the lease has passed.
-//   - A record is as durable as Redis is told to be: with "appendfsync everysec" a
-//     machine that fails loses up to a second of records, without an append-only
-//     file all since the last snapshot, and a replica that is promoted lacks what
-//     had not reached it. The key of a lost record is as good as new. So is one
+//   - A record is as durable as Redis is told to be: with "appendfsync everysec" one
+//     that is killed, or whose machine fails, loses a second or two of records
+//     that were acknowledged, without an append-only file all since the last
+//     snapshot; only with "appendfsync always" it loses none. A replica that is
+//     promoted lacks what had not reached it. The key of a lost record is as good as new. So is one
 //     that was evicted: maxmemory-policy has to be noeviction.
 //   - A clock that is set forward, or that of a promoted replica if it is ahead,
 //     ends leases and records early by as much.

@@ -398,7 +398,8 @@ func TestStore_Clock(t *testing.T) {
 	})
 }
 
-// TestStore_Forgets: each key has its end, to the millisecond.
+// TestStore_Forgets: each key has its end, to the millisecond, and has nothing of
+// what it was before.
 func TestStore_Forgets(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, longLease)
@@ -409,6 +410,15 @@ func TestStore_Forgets(t *testing.T) {
 			t.Errorf("Redis forgets the key %v after %v, want 0 to 1 ms", late, want)
 		}
 	}
+	// What is left of an old record would live again where the clock is set back.
+	fields := func(want ...string) {
+		t.Helper()
+		got := f.Client.HKeys(t.Context(), f.Keys(t)[0]).Val()
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Errorf("the hash has %q, want %q", got, want)
+		}
+	}
 	a := f.fresh(t)
 	until(a.Time().Add(longLease))
 	f.shift(t, "until", longLease, false)
@@ -416,9 +426,11 @@ func TestStore_Forgets(t *testing.T) {
 	until(b.Time().Add(longLease))
 	f.complete(t, b)
 	until(b.Time().Add(idemtest.TTL))
+	fields("body", "expires", "fingerprint", "header", "number", "since", "status")
 	f.shift(t, "expires", idemtest.TTL, false)
 	c := f.fresh(t)
 	until(c.Time().Add(longLease))
+	fields("claim", "fingerprint", "number", "since", "until")
 	if err := c.Abandon(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -790,7 +802,7 @@ func TestStore_ServerAway(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server := redistest.Run(t, redistest.Options{Args: []string{"--appendonly", "yes"}})
+			server := redistest.Run(t, redistest.Durable)
 			f := over(t, redistest.On(t, server.URL()), longLease)
 			var ran atomic.Int64
 			h := layer(f.store, &ran)
