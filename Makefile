@@ -37,7 +37,7 @@ compose-test: export VERSION := $(VERSION)
 compose-test: ## build the image and try what docker-compose.yml promises
 	tests/compose.sh
 
-torture: ## try every fault for 30 s each, some minutes in all; SEED=n repeats one (needs pgbouncer and libfaketime)
+torture: ## try every fault for 30 s each, some minutes in all; SEED=n repeats one (needs pgbouncer, libfaketime and redis-server)
 	cd torture && go run . $(if $(SEED),-seed $(SEED)) -duration 30s
 
 torture-short: ## a selection of the faults, in under a minute

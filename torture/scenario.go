@@ -67,7 +67,7 @@ var scenarios = []scenario{
 	},
 	{
 		name: "redis", about: "records in Redis: it is killed, silent and cut off, replicas and backends too",
-		database: onRedis, replicas: 3, conns: 10, short: 5 * time.Second,
+		database: onRedis, replicas: 3, conns: 10, short: 4 * time.Second,
 		faults: []string{
 			"kill -9", "SIGSTOP past the lease", "SIGTERM under load", "terminate backends",
 			"Redis killed", "Redis silent for a moment", "Redis silent past the lease", "Redis cut off",

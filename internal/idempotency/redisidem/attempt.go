@@ -58,7 +58,8 @@ func (a *Attempt) Key(name string) string { return a.name + ":" + name }
 // the calls and in one step with the record: all of them or none. command is one
 // that writes key and no other; args are what follows, as go-redis takes them. Of
 // what a command answers, only that it failed is heard: then Complete fails, and
-// nothing was kept. Work queued after the end is dropped.
+// nothing was kept. Nobody carries out what is queued after
+// the end.
 //
 // There are limits. Nothing of it can be read before. In a cluster only keys of
 // the attempt's slot can be written (see Key). So that all can be undone,
@@ -66,10 +67,7 @@ func (a *Attempt) Key(name string) string { return a.name + ":" + name }
 // commands are queued they have to be small ones. A command with more than 4000
 // args makes Complete fail.
 func (a *Attempt) Queue(command, key string, args ...any) {
-	switch {
-	case a.ended:
-		return
-	case len(args) > mostArgs:
+	if len(args) > mostArgs {
 		a.err = fmt.Errorf("redisidem: a queued command has %d args, more than %d", len(args), mostArgs)
 	}
 	a.keys = append(a.keys, key)
