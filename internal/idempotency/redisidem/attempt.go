@@ -58,8 +58,7 @@ func (a *Attempt) Key(name string) string { return a.name + ":" + name }
 // the calls and in one step with the record: all of them or none. command is one
 // that writes key and no other; args are what follows, as go-redis takes them. Of
 // what a command answers, only that it failed is heard: then Complete fails, and
-// nothing was kept. Nobody carries out what is queued after
-// the end.
+// nothing was kept. What is queued after the end is never carried out.
 //
 // There are limits. Nothing of it can be read before. In a cluster only keys of
 // the attempt's slot can be written (see Key). So that all can be undone,

@@ -349,8 +349,8 @@ func TestStore_Names(t *testing.T) {
 		}
 	}
 	for i, id := range ids {
-		if c, err := f.store.Claim(t.Context(), id, fp); err != nil || c.Record == nil || c.Record.Response.Status != 200+i {
-			t.Errorf("%q: claim = %+v, %v; want its own record", id, c, err)
+		if c, err := f.store.Claim(t.Context(), id, fp); err != nil || c.Record == nil || c.Record.Response.Status != 200+i || c.Record.Response.Header == nil {
+			t.Errorf("%q: claim = %+v, %v; want its own record, with a header that can be set", id, c, err)
 		}
 	}
 	for _, key := range f.Keys(t) {
@@ -696,6 +696,9 @@ func TestStore_Foreign(t *testing.T) {
 	for what, set := range map[string]func(){
 		"a text":                     func() { f.Client.Set(t.Context(), name, "x", time.Hour) },
 		"a record without an answer": func() { f.Client.HSet(t.Context(), name, "fingerprint", "x", "since", 1, "expires", far) },
+		"a fingerprint that is none": func() {
+			f.Client.HSet(t.Context(), name, "fingerprint", "x", "since", 1, "expires", far, "status", 200, "header", "{}", "body", "")
+		},
 		"a header that is none": func() {
 			f.Client.HSet(t.Context(), name, "fingerprint", fp[:], "since", 1, "expires", far, "status", 200, "header", "x", "body", "")
 		},
