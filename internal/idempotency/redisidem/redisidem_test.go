@@ -735,6 +735,60 @@ func post(h http.Handler, key string) *httptest.ResponseRecorder {
 	return w
 }
 
+// TestStore_WorkElsewhere: what a handler wrote in another place stays, whatever
+// becomes of its attempt, and the retry writes it again. Each is counted.
+func TestStore_WorkElsewhere(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		fault  func(t *testing.T, f *fixture, r *http.Request)
+		status int
+	}{
+		"Panic": {func(*testing.T, *fixture, *http.Request) { panic("after the work") }, http.StatusInternalServerError},
+		"Withheld": {func(_ *testing.T, _ *fixture, r *http.Request) {
+			idempotency.Withhold(r.Context(), errors.New("passing"))
+		}, http.StatusServiceUnavailable},
+		"Superseded": {func(t *testing.T, f *fixture, _ *http.Request) {
+			f.shift(t, "until", longLease, true)
+		}, http.StatusConflict},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, longLease)
+			elsewhere := 0
+			h := idempotency.Middleware(f.store, idempotency.Options{
+				Scope: func(*http.Request) string { return "m" },
+			})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				elsewhere++
+				a, _ := redisidem.FromContext(r.Context())
+				a.Queue("incr", a.Key("n"))
+				a.Queue("pexpire", a.Key("n"), 60_000)
+				w.WriteHeader(http.StatusCreated)
+				if elsewhere == 1 {
+					c.fault(t, f, r)
+				}
+			}))
+			if w := post(h, "K"); w.Code != c.status || w.Header().Get("Retry-After") != "1" {
+				t.Errorf("first: %d, Retry-After %q; want %d and 1: %s", w.Code, w.Header().Get("Retry-After"), c.status, w.Body)
+			}
+			if w := post(h, "K"); w.Code != http.StatusCreated || w.Header().Get("Idempotent-Replayed") != "" {
+				t.Errorf("retry: %d %v, want 201 for the first time", w.Code, w.Header())
+			}
+			if elsewhere != 2 {
+				t.Errorf("the work elsewhere was done %d times, want 2", elsewhere)
+			}
+			done := 0
+			for _, key := range f.Keys(t) {
+				if strings.HasSuffix(key, ":n") {
+					done, _ = f.Client.Get(t.Context(), key).Int()
+				}
+			}
+			if done != 1 {
+				t.Errorf("the queued work was done %d times, want once", done)
+			}
+		})
+	}
+}
+
 // TestStore_NoMemory: what is in a server whose memory is full can be looked up
 // and freed, and nothing is added.
 func TestStore_NoMemory(t *testing.T) {
