@@ -1,9 +1,11 @@
 package redistest_test
 
 import (
+	"context"
 	"errors"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -21,13 +23,23 @@ func TestMain(m *testing.M) {
 	redistest.Main(m)
 }
 
-// crash starts a server, says where its process is, and is killed.
+// crash starts a server, says what number its process has, and is killed.
 func crash() {
 	s, err := redistest.Start(redistest.Options{})
 	if err != nil {
 		panic(err)
 	}
-	_, _ = os.Stdout.WriteString(s.URL())
+	o, err := redis.ParseURL(s.URL())
+	if err != nil {
+		panic(err)
+	}
+	info := redis.NewClient(o).InfoMap(context.Background(), "server").Val()
+	if os.Getenv("REDISTEST_CRASH") == "stopped" {
+		if err := s.Signal(syscall.SIGSTOP); err != nil {
+			panic(err)
+		}
+	}
+	_, _ = os.Stdout.WriteString(info["Server"]["process_id"])
 	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 }
 
@@ -68,28 +80,26 @@ func TestServer(t *testing.T) {
 		}
 	})
 
-	t.Run("EndsWithTheProcess", func(t *testing.T) {
-		t.Parallel()
-		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), "REDISTEST_CRASH=1")
-		out, _ := cmd.Output() // it was killed
-		url := string(out)
-		if !strings.HasPrefix(url, "unix://") {
-			t.Fatalf("the process said %q", out)
-		}
-		o, err := redis.ParseURL(url)
-		if err != nil {
-			t.Fatal(err)
-		}
-		client := redis.NewClient(o)
-		defer client.Close()
-		for deadline := time.Now().Add(10 * time.Second); client.Ping(t.Context()).Err() == nil; {
-			if time.Now().After(deadline) {
-				t.Fatal("the server outlives the process that started it")
+	// One that is stopped goes on when its parents are gone, and they are told to
+	// hang up.
+	for _, how := range []string{"running", "stopped"} {
+		t.Run("EndsWithTheProcess/"+how, func(t *testing.T) {
+			t.Parallel()
+			cmd := exec.Command(os.Args[0])
+			cmd.Env = append(os.Environ(), "REDISTEST_CRASH="+how)
+			out, _ := cmd.Output() // it was killed
+			pid, err := strconv.Atoi(string(out))
+			if err != nil {
+				t.Fatalf("the process said %q", out)
 			}
-			time.Sleep(5 * time.Millisecond) // only the system knows when
-		}
-	})
+			for deadline := time.Now().Add(10 * time.Second); syscall.Kill(pid, 0) == nil; {
+				if time.Now().After(deadline) {
+					t.Fatal("the server outlives the process that started it")
+				}
+				time.Sleep(5 * time.Millisecond) // only the system knows when
+			}
+		})
+	}
 
 	t.Run("BadSettings", func(t *testing.T) {
 		t.Parallel()

@@ -9,6 +9,10 @@
 dir=$1
 shift
 
+# Whoever signals a whole group must not part us from the server. The system does,
+# when our parent has ended and the server is stopped: it sends SIGHUP.
+trap '' HUP INT TERM
+
 exec 3<&0 </dev/null 4>&1 >/dev/null 2>&1
 "$@" 3<&- 4>&- &
 server=$!
