@@ -8,7 +8,7 @@ REDOCLY       := $(BIN)/redocly-v2.77.0
 # The race detector is written in C: without a C compiler the tests run without it.
 RACE          := $(if $(shell command -v $$(go env CC)),-race)
 
-.PHONY: help build api-run test test-container compose-test torture torture-short bench bench-short fuzz lint openapi-lint fmt clean
+.PHONY: help build api-run test test-container compose-test torture torture-short bench bench-short fuzz lint openapi-lint fmt clean generate generate-check
 
 help: ## list these commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 21
@@ -56,7 +56,17 @@ fuzz: ## fuzz each target for 20 seconds
 		done; \
 	done
 
-lint: $(GOLANGCI_LINT) $(ACTIONLINT) ## check format, go.mod, code and workflows
+# What is generated is kept in the repository; the generators' versions stand in
+# the go:generate lines.
+generate: ## make the generated code anew, from openapi.yaml
+	go generate ./...
+
+GENERATED      = $(shell git ls-files -co --exclude-standard '*.gen.go')
+generate-check:
+	@before=$$(cat $(GENERATED) | sha256sum) && go generate ./... && \
+		{ [ "$$before" = "$$(cat $(GENERATED) | sha256sum)" ] || { echo 'the generated code was not that of openapi.yaml; it is now: commit it'; exit 1; }; }
+
+lint: $(GOLANGCI_LINT) $(ACTIONLINT) generate-check ## check format, generated code, go.mod, code and workflows
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo 'gofmt would change these: make fmt'; exit 1; }
 	go mod tidy -diff
 	cd torture && go mod tidy -diff && go vet ./...
