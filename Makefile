@@ -5,10 +5,12 @@ GOLANGCI_LINT := $(BIN)/golangci-lint-v2.15.0
 ACTIONLINT    := $(BIN)/actionlint-v1.7.12
 # One package that brings nothing else with it, so its version pins all of it.
 REDOCLY       := $(BIN)/redocly-v2.77.0
+# This one as well.
+TYPESCRIPT    := $(BIN)/typescript-v5.9.3
 # The race detector is written in C: without a C compiler the tests run without it.
 RACE          := $(if $(shell command -v $$(go env CC)),-race)
 
-.PHONY: help build api-run test test-container compose-test torture torture-short bench bench-short fuzz lint openapi-lint fmt clean generate generate-check
+.PHONY: help build api-run test test-container compose-test torture torture-short bench bench-short fuzz lint openapi-lint fmt clean generate generate-check clients-test
 
 help: ## list these commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 21
@@ -36,6 +38,15 @@ test-container: ## run the tests that need a database, each package in a contain
 compose-test: export VERSION := $(VERSION)
 compose-test: ## build the image and try what docker-compose.yml promises
 	tests/compose.sh
+
+# The first Python of the machine that has httpx: Debian's has it by apt-get
+# install python3-httpx, others by pip.
+clients-test: export CLIENTS_PYTHON = $(shell for p in python3 /usr/bin/python3; do $$p -c 'import httpx' 2>/dev/null && { command -v $$p; break; }; done)
+clients-test: export CLIENTS_TSC = $(abspath $(TYPESCRIPT))/node_modules/typescript/bin/tsc
+clients-test: $(TYPESCRIPT) ## run the programs of docs/clients.md (needs curl, Node.js, npm and Python with httpx)
+	@for p in bash curl node; do command -v $$p >/dev/null || { echo "make clients-test needs $$p"; exit 1; }; done
+	@[ -n "$$CLIENTS_PYTHON" ] || { echo 'make clients-test needs a python3 with httpx: apt-get install python3-httpx'; exit 1; }
+	go test -tags clients -run '^TestDocs' -count=1 ./client
 
 torture: ## try every fault for 30 s each, some minutes in all; SEED=n repeats one (needs pgbouncer, libfaketime and redis-server)
 	cd torture && go run . $(if $(SEED),-seed $(SEED)) -duration 30s
@@ -93,6 +104,11 @@ $(ACTIONLINT):
 $(REDOCLY):
 	npm install --prefix $(BIN)/tmp/redocly --no-save --no-audit --no-fund --loglevel=error @redocly/cli@2.77.0
 	mv $(BIN)/tmp/redocly $@
+
+$(TYPESCRIPT):
+	@command -v npm >/dev/null || { echo 'make clients-test needs Node.js and npm'; exit 1; }
+	npm install --prefix $(BIN)/tmp/typescript --no-save --no-audit --no-fund --loglevel=error typescript@5.9.3
+	mv $(BIN)/tmp/typescript $@
 
 clean: ## remove what was built; .data/ and its database stay
 	rm -rf $(BIN)
