@@ -148,6 +148,8 @@ func TestClient_Refused(t *testing.T) {
 		}
 		_, err = merchant.Cancel(ctx, made.ID, "r", client.IfVersion(7))
 		refused(t, err, 412, client.CodeVersionConflict)
+		_, err = merchant.Move(ctx, made.ID, client.TransitionRequest{To: client.StateAuthorized}, client.IfVersion(7))
+		refused(t, err, 412, client.CodeVersionConflict)
 		_, err = merchant.Move(ctx, made.ID, client.TransitionRequest{To: client.StateSettled, TxHash: txHash})
 		refused(t, err, 409, client.CodeInvalidTransition)
 		_, err = merchant.Get(ctx, "pi_01a227ad00037e149deb5ac7ce81d7d2")

@@ -153,6 +153,13 @@ func cut(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
+// cutRefusal is final, but for its end: what it said is not known.
+func cutRefusal(r *http.Request) (*http.Response, error) {
+	resp, err := invalid(r)
+	resp.Body = io.NopCloser(io.MultiReader(strings.NewReader(`{"error":"inv`), errReader{}))
+	return resp, err
+}
+
 type errReader struct{}
 
 func (errReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
@@ -170,6 +177,7 @@ func TestClient_SendsAgain(t *testing.T) {
 		"Silence":               {silent, true},
 		"Unreachable":           {unreachable, true},
 		"CutBody":               {cut, true},
+		"CutRefusal":            {cutRefusal, true},
 		"CutUnseen":             {says(201, intentBody[:40]), true},
 		"NotTheServices":        {says(201, `<html>welcome to the hotel</html>`), true},
 		"EmptyObject":           {says(201, `{}`), true},
@@ -250,6 +258,24 @@ func TestClient_SendsAgain(t *testing.T) {
 				if a.header["Idempotency-Key"] != nil || a.method != http.MethodGet || a.path != "/v1/payment_intents/pi_1" {
 					t.Errorf("%+v", a)
 				}
+			}
+		})
+	})
+
+	t.Run("ReadingAPage", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			const page = `{"data":[{"id":"pi_1"}],"has_more":false}`
+			cl, _ := play(t, []step{says(200, page[:20]), says(200, page)})
+			n := 0
+			for _, err := range cl.List(t.Context(), client.Filter{}) {
+				if err != nil {
+					t.Error(err)
+				}
+				n++
+			}
+			if n != 1 {
+				t.Errorf("%d payment intents, want 1", n)
 			}
 		})
 	})
@@ -347,6 +373,7 @@ func TestClient_Waits(t *testing.T) {
 			[]time.Duration{3200 * ms, 1400 * ms, 60800 * ms}},
 		"RetryAfterOnce": {[]step{says(503, ``, "Retry-After: 3"), says(503, ``), broken, done},
 			[]time.Duration{3200 * ms, 400 * ms, 800 * ms}},
+		"RetryAfterThenNoAnswer": {[]step{says(503, ``, "Retry-After: 3"), broken, done}, []time.Duration{3200 * ms, 400 * ms}},
 		"RetryAfterADate": {[]step{func(r *http.Request) (*http.Response, error) {
 			return says(503, ``, "Retry-After: "+time.Now().UTC().Add(5*time.Second).Format(http.TimeFormat))(r)
 		}, done}, []time.Duration{5200 * ms}},
