@@ -182,7 +182,7 @@ func (t *trial) send(p payment, replica int, h how) Request {
 	}
 	req.ContentLength = int64(len(p.bodies[h.variant]))
 	req.Header.Set("Idempotency-Key", p.key)
-	t.exchange(req, &r)
+	_, _ = t.exchange(req, &r)
 	if r.OK() {
 		t.compare(r)
 	}
@@ -198,7 +198,7 @@ func (t *trial) read(scope, key, id string, replica int) Request {
 	if err != nil {
 		panic(err) // the address is ours
 	}
-	t.exchange(req, &r)
+	_, _ = t.exchange(req, &r)
 	r.ID = id
 	if r.Status == http.StatusNotFound {
 		t.rec.seen("%s: %s was acknowledged, and read as 404", r.name(), id)
@@ -206,16 +206,18 @@ func (t *trial) read(scope, key, id string, replica int) Request {
 	return r
 }
 
-// exchange sends one request and fills in r, which is recorded.
-func (t *trial) exchange(req *http.Request, r *Request) {
+// exchange sends one request and fills in r, which is recorded. The answer is
+// there for those who want more of it, with its body read.
+func (t *trial) exchange(req *http.Request, r *Request) (*http.Response, error) {
 	req.Header.Set("Authorization", "Bearer "+token+r.Scope)
 	r.Call = t.rec.now()
-	err := t.roundTrip(req, r)
+	resp, err := t.roundTrip(req, r)
 	r.Return = t.rec.now()
 	if err != nil {
 		r.Status, r.Err = 0, reason(err)
 	}
 	t.rec.request(*r)
+	return resp, err
 }
 
 // reason is the kind of an error, without its addresses.
@@ -226,16 +228,17 @@ func reason(err error) string {
 	return err.Error()
 }
 
-func (t *trial) roundTrip(req *http.Request, r *Request) error {
+func (t *trial) roundTrip(req *http.Request, r *Request) (*http.Response, error) {
 	resp, err := t.http.Do(req)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer resp.Body.Close()
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if err != nil {
-		return err
+		return nil, err
 	}
+	resp.Body = io.NopCloser(bytes.NewReader(raw))
 	r.Status = resp.StatusCode
 	r.Retry = resp.Header.Get("Retry-After")
 	r.Replayed = resp.Header.Get("Idempotent-Replayed") == "true"
@@ -250,18 +253,18 @@ func (t *trial) roundTrip(req *http.Request, r *Request) error {
 	}
 	if err := json.Unmarshal(raw, &body); err != nil {
 		r.Code = "not JSON"
-		return nil
+		return resp, nil
 	}
 	if r.Status >= 300 {
 		r.Code = body.Error
 		r.Known = bytes.Contains(raw, []byte("(fingerprint "))
-		return nil
+		return resp, nil
 	}
 	r.ID, r.Created = body.ID, body.Created.UnixMicro()
 	r.Body = digest(raw)
 	r.Digest = digest([]byte(strconv.Itoa(r.Status)), []byte(resp.Header.Get("Content-Type")),
 		[]byte(resp.Header.Get("Location")), raw)
-	return nil
+	return resp, nil
 }
 
 // digest is enough of SHA-256 to tell answers apart.

@@ -132,6 +132,13 @@ func (t *trial) run(ctx context.Context, d time.Duration) (*History, error) {
 		m := &merchant{t: t, rng: rand.New(rand.NewPCG(t.seed, uint64(i)+1))}
 		clients.Go(func() { m.work(working) })
 	}
+	for i := range t.s.libraryMerchants() {
+		c, err := newCustomer(t, 1<<33+uint64(i))
+		if err != nil {
+			return nil, err
+		}
+		clients.Go(func() { c.work(working) })
+	}
 	watching, stopWatching := context.WithCancel(ctx)
 	var watcher sync.WaitGroup
 	watcher.Go(func() { t.watch(watching) })
