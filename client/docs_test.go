@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -230,11 +231,58 @@ func TestDocs(t *testing.T) {
 	}
 }
 
+// answers are headers and a status.
+type answers func(http.Header) int
+
+var (
+	// atFirst are answers to the first sendings of a process' payments with these
+	// numbers: the rule for clients says that they are sent again.
+	atFirst = map[int]answers{
+		3: func(h http.Header) int { h.Set("Retry-After", "1"); return http.StatusConflict },
+		4: func(h http.Header) int { h.Set("Retry-After", "1"); return http.StatusTooManyRequests },
+		5: func(http.Header) int { return http.StatusTooManyRequests },
+		6: func(http.Header) int { return http.StatusInternalServerError },
+	}
+	// finally are answers to every sending: they are final.
+	finally = map[int]answers{
+		7: func(http.Header) int { return http.StatusConflict },
+		8: func(h http.Header) int { h.Set("Idempotent-Replayed", "true"); return http.StatusInternalServerError },
+		9: func(h http.Header) int { h.Set("Retry-After", "1"); return http.StatusUnprocessableEntity },
+	}
+)
+
+// hurdles puts those answers before a service.
+func hurdles(service http.Handler) http.Handler {
+	var mu sync.Mutex
+	seen := make(map[string]int) // by key
+	number := regexp.MustCompile(`^order-(\d+)`)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		key := r.Header.Get("Idempotency-Key")
+		mu.Lock()
+		seen[key]++
+		nth := seen[key]
+		mu.Unlock()
+		answer := answers(nil)
+		if match := number.FindStringSubmatch(key); match != nil {
+			n, _ := strconv.Atoi(match[1]) // digits
+			if answer = finally[n%1000]; answer == nil && nth <= 2 {
+				answer = atFirst[n%1000]
+			}
+		}
+		if answer == nil {
+			service.ServeHTTP(w, r)
+			return
+		}
+		w.WriteHeader(answer(w.Header()))
+		_, _ = io.WriteString(w, `{"error":"made_up","detail":"d"}`)
+	})
+}
+
 // underFire makes payments through the proxy, in a few processes at once, and
 // counts what was made.
 func underFire(t *testing.T, l language, dir string) {
 	t.Helper()
-	service := serve(t, inMemory(api.RateLimit{}))
+	service := serve(t, hurdles(inMemory(api.RateLimit{})))
 	p, baseURL := newProxy(t, 1, strings.TrimPrefix(service, "http://"))
 	const processes, each = 4, 30
 	var wg sync.WaitGroup
@@ -270,12 +318,16 @@ func underFire(t *testing.T, l language, dir string) {
 		}
 		made[pi.Reference] = pi.ID
 	}
-	if len(made) != processes*each {
-		t.Errorf("%d payment intents for %d payments", len(made), processes*each)
+	if want := processes * (each - len(finally)); len(made) != want {
+		t.Errorf("%d payment intents, want %d", len(made), want)
 	}
 	for i, text := range printed {
 		var want []string
 		for n := range each {
+			if finally[n] != nil {
+				want = append(want, "refused")
+				continue
+			}
 			want = append(want, made[fmt.Sprintf("order-%d", i*1000+n)])
 		}
 		// Another amount under the first key, and a service that nobody runs.
