@@ -136,17 +136,12 @@ type PaymentIntent struct {
 	Chain Chain `json:"chain"`
 
 	// CreatedAt RFC 3339 in UTC with exactly six fractional digits: the same text in the 201, in its replay and in every GET.
-	//
-	//
-	// Example: 2026-03-01T12:00:00.123456Z
 	CreatedAt Timestamp `json:"created_at"`
 
 	// ExpiresAt Exactly `expires_in_seconds` after `created_at`.
 	ExpiresAt Timestamp `json:"expires_at"`
 
 	// ID `pi_` and the 32 lower-case hex digits of a UUIDv7.
-	//
-	// Example: pi_019ca9450a7b7c3d8e4f5a6b7c8d9e0f
 	ID PaymentIntentID `json:"id"`
 
 	// Merchant In EIP-55 form, whatever came in.
@@ -163,8 +158,6 @@ type PaymentIntent struct {
 	Payer Address `json:"payer"`
 
 	// Reference The merchant's own order number, without control characters.
-	//
-	// Example: order-1001
 	Reference Reference `json:"reference,omitempty"`
 
 	// State `settled`, `failed` and `canceled` are final. A `created` intent past its `expires_at` is canceled by the
@@ -183,9 +176,6 @@ type PaymentIntent struct {
 	TxHash TxHash `json:"tx_hash,omitempty"`
 
 	// UpdatedAt RFC 3339 in UTC with exactly six fractional digits: the same text in the 201, in its replay and in every GET.
-	//
-	//
-	// Example: 2026-03-01T12:00:00.123456Z
 	UpdatedAt Timestamp `json:"updated_at"`
 
 	// Version 1 on creation, and one more with every change of `state`.
@@ -193,8 +183,6 @@ type PaymentIntent struct {
 }
 
 // PaymentIntentID `pi_` and the 32 lower-case hex digits of a UUIDv7.
-//
-// Example: pi_019ca9450a7b7c3d8e4f5a6b7c8d9e0f
 type PaymentIntentID = string
 
 // intentPage defines model for PaymentIntentList.
@@ -238,8 +226,6 @@ type PaymentIntentRequest struct {
 	Payer AddressGiven `json:"payer"`
 
 	// Reference The merchant's own order number, without control characters.
-	//
-	// Example: order-1001
 	Reference Reference `json:"reference,omitempty"`
 
 	// Token The contract of the token that is paid with.
@@ -252,8 +238,6 @@ type PaymentIntentRequest struct {
 type Reason = string
 
 // Reference The merchant's own order number, without control characters.
-//
-// Example: order-1001
 type Reference = string
 
 // State `settled`, `failed` and `canceled` are final. A `created` intent past its `expires_at` is canceled by the
@@ -261,8 +245,6 @@ type Reference = string
 type State string
 
 // Timestamp RFC 3339 in UTC with exactly six fractional digits: the same text in the 201, in its replay and in every GET.
-//
-// Example: 2026-03-01T12:00:00.123456Z
 type Timestamp = time.Time
 
 // Transition One step. The members stand in this order.
@@ -271,9 +253,6 @@ type Transition struct {
 	Actor Actor `json:"actor"`
 
 	// At RFC 3339 in UTC with exactly six fractional digits: the same text in the 201, in its replay and in every GET.
-	//
-	//
-	// Example: 2026-03-01T12:00:00.123456Z
 	At Timestamp `json:"at"`
 
 	// From `settled`, `failed` and `canceled` are final. A `created` intent past its `expires_at` is canceled by the

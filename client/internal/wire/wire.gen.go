@@ -31,22 +31,16 @@ const (
 	GetPaymentIntentParamsExpandTransitions GetPaymentIntentParamsExpand = "transitions"
 )
 
-// Instant RFC 3339, with at most six fractional digits.
-//
-// Example: 2026-03-01T00:00:00Z
+// Instant RFC 3339, with at most six fractional digits, and no leap second.
 type Instant = time.Time
 
 // Key defines model for Key.
 type Key = string
 
 // PaymentIntentID `pi_` and the 32 lower-case hex digits of a UUIDv7.
-//
-// Example: pi_019ca9450a7b7c3d8e4f5a6b7c8d9e0f
 type PaymentIntentID = string
 
 // Reference The merchant's own order number, without control characters.
-//
-// Example: order-1001
 type Reference = string
 
 // State `settled`, `failed` and `canceled` are final. A `created` intent past its `expires_at` is canceled by the
@@ -54,8 +48,6 @@ type Reference = string
 type State string
 
 // ID `pi_` and the 32 lower-case hex digits of a UUIDv7.
-//
-// Example: pi_019ca9450a7b7c3d8e4f5a6b7c8d9e0f
 type ID = PaymentIntentID
 
 // IdempotencyKey defines model for IdempotencyKey.
@@ -290,6 +282,9 @@ type ClientInterface interface {
 	// Paging is by position: payment intents that are created meanwhile neither shift a page nor repeat on it. Filters
 	// are joined by "and". A member that is not listed here, or is given twice, is a 400.
 	//
+	// The position of a payment intent is its `created_at`, the moment at which its request was claimed; it shows when
+	// the request has ended, up to 30 seconds later. Who polls for new ones should look back so far.
+	//
 	// Corresponds with GET /v1/payment_intents (the `ListPaymentIntents` operationId).
 	ListPaymentIntents(ctx context.Context, params *ListPaymentIntentsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
@@ -332,7 +327,8 @@ type ClientInterface interface {
 	// MovePaymentIntentWithBody Move a payment intent on
 	//
 	// Takes one step, if the state machine has it and opens it to the key's role. An intent that is there already is
-	// answered as it is, so a step may be sent again by another process that does not know the first one's key.
+	// answered as it is, so a step may be sent again by another process that does not know the first one's key. So that
+	// of two processes one takes a payment on, both send `If-Match`.
 	//
 	// | from | to | roles | must bring |
 	// |---|---|---|---|
@@ -387,6 +383,9 @@ func (c *Client) FindIdempotencyKey(ctx context.Context, params *FindIdempotency
 // The merchant's payment intents, newest first. To read on, send the last `id` of a page as `starting_after`.
 // Paging is by position: payment intents that are created meanwhile neither shift a page nor repeat on it. Filters
 // are joined by "and". A member that is not listed here, or is given twice, is a 400.
+//
+// The position of a payment intent is its `created_at`, the moment at which its request was claimed; it shows when
+// the request has ended, up to 30 seconds later. Who polls for new ones should look back so far.
 //
 // Corresponds with GET /v1/payment_intents (the `ListPaymentIntents` operationId).
 func (c *Client) ListPaymentIntents(ctx context.Context, params *ListPaymentIntentsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -480,7 +479,8 @@ func (c *Client) ListTransitions(ctx context.Context, id ID, params *ListTransit
 // MovePaymentIntentWithBody Move a payment intent on
 //
 // Takes one step, if the state machine has it and opens it to the key's role. An intent that is there already is
-// answered as it is, so a step may be sent again by another process that does not know the first one's key.
+// answered as it is, so a step may be sent again by another process that does not know the first one's key. So that
+// of two processes one takes a payment on, both send `If-Match`.
 //
 // | from | to | roles | must bring |
 // |---|---|---|---|
