@@ -50,9 +50,53 @@ const storeTimeout = 5 * time.Second
 type Event struct {
 	Outcome     Outcome // the zero Outcome: the store could not decide
 	Fingerprint Fingerprint
+	// Undone is why the request's attempt came to nothing; the zero Undone where
+	// it did not, or there was none. An attempt that is answered from the record
+	// has both, Replay or Mismatch and what Complete had said of it.
+	Undone Undone
 	// Err is why nothing was kept: the store's error, what Withhold was told,
 	// ErrSuperseded, or a *PanicError. It may hold SQL: for the log only.
 	Err error
+}
+
+// Undone is why an attempt came to nothing.
+type Undone uint8
+
+// The reasons for which an attempt is undone.
+const (
+	// UndonePanic: the handler panicked.
+	UndonePanic Undone = iota + 1
+	// UndoneWithheld: the handler had no answer; see Withhold.
+	UndoneWithheld
+	// UndoneSuperseded: it outlived its lease.
+	UndoneSuperseded
+	// UndoneTaken: another record stood under the key.
+	UndoneTaken
+	// UndoneInDoubt: the store did not say whether it kept the attempt. It may
+	// have; then the request is answered from the record.
+	UndoneInDoubt
+	// UndoneStore: the store failed to keep it.
+	UndoneStore
+)
+
+// String returns the reason as it stands in logs and metrics.
+func (u Undone) String() string {
+	switch u {
+	case UndonePanic:
+		return "panic"
+	case UndoneWithheld:
+		return "withheld"
+	case UndoneSuperseded:
+		return "superseded"
+	case UndoneTaken:
+		return "taken"
+	case UndoneInDoubt:
+		return "in_doubt"
+	case UndoneStore:
+		return "store"
+	default:
+		return "none"
+	}
 }
 
 // PanicError is a handler's panic.
@@ -245,7 +289,7 @@ func (l *layer) serve(w http.ResponseWriter, r *http.Request, req request) {
 		defer cancel()
 		l.run(ctx, w, r, req, claim.Attempt)
 	default:
-		l.answer(w, r, req, claim)
+		l.answer(w, r, req, claim, 0)
 	}
 }
 
@@ -256,9 +300,9 @@ func (l *layer) claim(ctx context.Context, req request) (Claim, error) {
 	return l.store.Claim(ctx, req.id, req.fp)
 }
 
-// answer answers a request that does not run.
-func (l *layer) answer(w http.ResponseWriter, r *http.Request, req request, claim Claim) {
-	ev := Event{Outcome: claim.Outcome, Fingerprint: req.fp}
+// answer answers a request that does not run, or whose attempt was undone.
+func (l *layer) answer(w http.ResponseWriter, r *http.Request, req request, claim Claim, undone Undone) {
+	ev := Event{Outcome: claim.Outcome, Fingerprint: req.fp, Undone: undone}
 	switch claim.Outcome {
 	case Replay:
 		l.Observe(r, ev)
@@ -283,8 +327,10 @@ func (l *layer) run(ctx context.Context, w http.ResponseWriter, r *http.Request,
 	defer l.abandon(ctx, attempt) // where Goexit ends the handler
 
 	rec := newRecorder()
+	undone := UndoneWithheld
 	err := l.handle(attempt.Bind(ctx), rec, r, req.body)
 	if err == nil {
+		undone = UndoneStore
 		resp := rec.response()
 		if err = l.complete(ctx, attempt, resp); err == nil {
 			l.Observe(r, Event{Outcome: Fresh, Fingerprint: req.fp})
@@ -295,14 +341,18 @@ func (l *layer) run(ctx context.Context, w http.ResponseWriter, r *http.Request,
 	// Before the client hears of it: its retry must find the key free.
 	l.abandon(ctx, attempt)
 
-	ev := Event{Outcome: Fresh, Fingerprint: req.fp, Err: err}
+	ev := Event{Outcome: Fresh, Fingerprint: req.fp, Undone: undone, Err: err}
 	var panicked *PanicError
 	switch {
 	case errors.As(err, &panicked):
+		ev.Undone = UndonePanic
 		l.refuse(w, r, ev, internal())
-	case errors.Is(err, ErrTaken), errors.Is(err, ErrInDoubt):
-		l.settle(ctx, w, r, req, err)
+	case errors.Is(err, ErrTaken):
+		l.settle(ctx, w, r, req, UndoneTaken, err)
+	case errors.Is(err, ErrInDoubt):
+		l.settle(ctx, w, r, req, UndoneInDoubt, err)
 	case errors.Is(err, ErrSuperseded), ctx.Err() != nil:
+		ev.Undone = UndoneSuperseded
 		l.refuse(w, r, ev, superseded(req.id.Key))
 	default:
 		l.refuse(w, r, ev, unavailable())
@@ -344,10 +394,10 @@ func (l *layer) handle(ctx context.Context, rec *recorder, r *http.Request, body
 
 // settle asks the store what stands under the key of an attempt whose Complete
 // could not tell. It asks once; after that the client's retry is the one to ask.
-func (l *layer) settle(ctx context.Context, w http.ResponseWriter, r *http.Request, req request, cause error) {
+func (l *layer) settle(ctx context.Context, w http.ResponseWriter, r *http.Request, req request, undone Undone, cause error) {
 	late := ctx.Err() != nil
 	claim, err := l.claim(context.WithoutCancel(ctx), req)
-	ev := Event{Outcome: Fresh, Fingerprint: req.fp, Err: errors.Join(cause, err)}
+	ev := Event{Outcome: Fresh, Fingerprint: req.fp, Undone: undone, Err: errors.Join(cause, err)}
 	switch {
 	case err != nil:
 		l.refuse(w, r, ev, unavailable())
@@ -358,8 +408,8 @@ func (l *layer) settle(ctx context.Context, w http.ResponseWriter, r *http.Reque
 			return
 		}
 		l.refuse(w, r, ev, unavailable())
-	case claim.Outcome == Replay, errors.Is(cause, ErrTaken):
-		l.answer(w, r, req, claim)
+	case claim.Outcome == Replay, undone == UndoneTaken:
+		l.answer(w, r, req, claim, undone)
 	default: // somebody runs under the key, maybe the rest of this attempt
 		l.refuse(w, r, ev, unavailable())
 	}

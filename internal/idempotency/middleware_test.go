@@ -583,33 +583,34 @@ func TestMiddleware_NoAnswer(t *testing.T) {
 		code   string
 		detail string
 		err    func(error) bool
+		undone idempotency.Undone
 	}{
-		{"Panic", func(http.ResponseWriter, *http.Request) { panic("oh: secret") }, 500, "internal", failedDetail, panicked("oh: secret")},
-		{"PanicWithAnError", func(http.ResponseWriter, *http.Request) { panic(cause) }, 500, "internal", failedDetail, panicked(cause)},
-		{"PanicToAbort", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 500, "internal", failedDetail, panicked(http.ErrAbortHandler)},
+		{"Panic", func(http.ResponseWriter, *http.Request) { panic("oh: secret") }, 500, "internal", failedDetail, panicked("oh: secret"), idempotency.UndonePanic},
+		{"PanicWithAnError", func(http.ResponseWriter, *http.Request) { panic(cause) }, 500, "internal", failedDetail, panicked(cause), idempotency.UndonePanic},
+		{"PanicToAbort", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 500, "internal", failedDetail, panicked(http.ErrAbortHandler), idempotency.UndonePanic},
 		{"PanicAfterTheAnswer", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Location", "/nowhere")
 			w.WriteHeader(http.StatusCreated)
 			_, _ = io.WriteString(w, "half an ans")
 			panic("oh")
-		}, 500, "internal", failedDetail, panicked("oh")},
+		}, 500, "internal", failedDetail, panicked("oh"), idempotency.UndonePanic},
 		{"ImpossibleStatus", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(1000) }, 500, "internal", failedDetail,
-			panicked("invalid WriteHeader code 1000")},
+			panicked("invalid WriteHeader code 1000"), idempotency.UndonePanic},
 		{"Withheld", func(_ http.ResponseWriter, r *http.Request) {
 			if !idempotency.Withhold(r.Context(), cause) {
 				t.Error("Withhold = false inside an attempt")
 			}
-		}, 503, "unavailable", unavailableDetail, func(err error) bool { return errors.Is(err, cause) }},
+		}, 503, "unavailable", unavailableDetail, func(err error) bool { return errors.Is(err, cause) }, idempotency.UndoneWithheld},
 		{"WithheldAfterTheAnswer", func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusCreated)
 			_, _ = io.WriteString(w, "half an ans")
 			idempotency.Withhold(r.Context(), cause)
-		}, 503, "unavailable", unavailableDetail, func(err error) bool { return errors.Is(err, cause) }},
+		}, 503, "unavailable", unavailableDetail, func(err error) bool { return errors.Is(err, cause) }, idempotency.UndoneWithheld},
 		{"WorkThatCanNotBeKept", func(w http.ResponseWriter, r *http.Request) {
 			a, _ := memidem.FromContext(r.Context())
 			a.Queue(func() (func(), error) { return nil, cause })
 			w.WriteHeader(http.StatusCreated)
-		}, 503, "unavailable", unavailableDetail, func(err error) bool { return errors.Is(err, cause) }},
+		}, 503, "unavailable", unavailableDetail, func(err error) bool { return errors.Is(err, cause) }, idempotency.UndoneStore},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -629,7 +630,7 @@ func TestMiddleware_NoAnswer(t *testing.T) {
 				}
 				wantRefusal(t, resp, tt.status, tt.code, tt.detail)
 				events := l.observed()
-				if len(events) != 1 || events[0].Outcome != idempotency.Fresh || !tt.err(events[0].Err) {
+				if len(events) != 1 || events[0].Outcome != idempotency.Fresh || events[0].Undone != tt.undone || !tt.err(events[0].Err) {
 					t.Errorf("events = %+v", events)
 				}
 			}
@@ -776,7 +777,7 @@ func TestMiddleware_Superseded(t *testing.T) {
 					t.Errorf("answered after %v, before the lease had ended", took)
 				}
 				events := l.observed()
-				if len(events) != 1 || events[0].Outcome != idempotency.Fresh || events[0].Err == nil {
+				if len(events) != 1 || events[0].Outcome != idempotency.Fresh || events[0].Undone != idempotency.UndoneSuperseded || events[0].Err == nil {
 					t.Errorf("events = %+v", events)
 				}
 				slow = false
@@ -1004,7 +1005,7 @@ func TestMiddleware_Settles(t *testing.T) {
 		if got := resp.Header.Get("Location"); got != "/things/1" {
 			t.Errorf("Location = %q", got)
 		}
-		wantEvents(t, l, idempotency.Event{Outcome: idempotency.Replay})
+		wantEvents(t, l, idempotency.Event{Outcome: idempotency.Replay, Undone: idempotency.UndoneInDoubt})
 		if l.ran() != 1 {
 			t.Errorf("the handler ran %d times", l.ran())
 		}
@@ -1014,7 +1015,7 @@ func TestMiddleware_Settles(t *testing.T) {
 		t.Parallel()
 		l := newLayer(&completing{Store: memory(), before: once(inDoubt, nil)}, idempotency.Options{}, created())
 		wantRefusal(t, l.do(request("k", "")), 503, "unavailable", unavailableDetail)
-		wantEvents(t, l, idempotency.Event{Outcome: idempotency.Fresh, Err: idempotency.ErrInDoubt})
+		wantEvents(t, l, idempotency.Event{Outcome: idempotency.Fresh, Undone: idempotency.UndoneInDoubt, Err: idempotency.ErrInDoubt})
 		wantStatus(t, l.do(request("k", "")), http.StatusCreated, false)
 	})
 
@@ -1023,7 +1024,7 @@ func TestMiddleware_Settles(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			l := newLayer(&completing{Store: memory(), before: once(inDoubt, func() { time.Sleep(2 * lease) }), again: context.Context.Err}, idempotency.Options{}, created())
 			wantRefusal(t, l.do(request("k", "")), 409, "idempotency_attempt_superseded", supersededDetail)
-			wantEvents(t, l, idempotency.Event{Outcome: idempotency.Fresh, Err: idempotency.ErrInDoubt})
+			wantEvents(t, l, idempotency.Event{Outcome: idempotency.Fresh, Undone: idempotency.UndoneInDoubt, Err: idempotency.ErrInDoubt})
 			wantStatus(t, l.do(request("k", "")), http.StatusCreated, false)
 		})
 	})
@@ -1036,7 +1037,7 @@ func TestMiddleware_Settles(t *testing.T) {
 		s.again = onceMore(nil, func() { claimFor(t, mem, "") })
 		l := newLayer(s, idempotency.Options{}, created())
 		wantRefusal(t, l.do(request("k", "")), 503, "unavailable", unavailableDetail)
-		wantEvents(t, l, idempotency.Event{Outcome: idempotency.Fresh, Err: idempotency.ErrInDoubt})
+		wantEvents(t, l, idempotency.Event{Outcome: idempotency.Fresh, Undone: idempotency.UndoneInDoubt, Err: idempotency.ErrInDoubt})
 	})
 
 	t.Run("InDoubtAndAway", func(t *testing.T) {
@@ -1062,7 +1063,7 @@ func TestMiddleware_Settles(t *testing.T) {
 		if got, want := resp.Header.Get("Idempotency-Key-Expires"), expiry(t, mem, "k"); got != want {
 			t.Errorf("Idempotency-Key-Expires = %q, want %q", got, want)
 		}
-		wantEvents(t, l, idempotency.Event{Outcome: idempotency.Replay})
+		wantEvents(t, l, idempotency.Event{Outcome: idempotency.Replay, Undone: idempotency.UndoneTaken})
 	})
 
 	t.Run("TakenByAnother", func(t *testing.T) {
@@ -1074,7 +1075,7 @@ func TestMiddleware_Settles(t *testing.T) {
 		got, other := fingerprint(""), fingerprint("other")
 		wantRefusal(t, l.do(request("k", "")), 422, "idempotency_key_reused",
 			fmt.Sprintf(`Idempotency-Key "k" was already used for a different request (fingerprint %s, got %s)`, other, got))
-		wantEvents(t, l, idempotency.Event{Outcome: idempotency.Mismatch})
+		wantEvents(t, l, idempotency.Event{Outcome: idempotency.Mismatch, Undone: idempotency.UndoneTaken})
 	})
 
 	t.Run("Superseded", func(t *testing.T) {
@@ -1083,7 +1084,7 @@ func TestMiddleware_Settles(t *testing.T) {
 		superseded := fmt.Errorf("%w: SQLSTATE 25P03", idempotency.ErrSuperseded)
 		l := newLayer(&completing{Store: memory(), before: once(superseded, nil)}, idempotency.Options{}, created())
 		wantRefusal(t, l.do(request("k", "")), 409, "idempotency_attempt_superseded", supersededDetail)
-		wantEvents(t, l, idempotency.Event{Outcome: idempotency.Fresh, Err: idempotency.ErrSuperseded})
+		wantEvents(t, l, idempotency.Event{Outcome: idempotency.Fresh, Undone: idempotency.UndoneSuperseded, Err: idempotency.ErrSuperseded})
 		wantStatus(t, l.do(request("k", "")), http.StatusCreated, false)
 	})
 
