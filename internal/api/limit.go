@@ -59,6 +59,7 @@ func (s *server) limit(next http.Handler) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if delay := s.limiter.wait(callerOf(r).scope(), time.Now()); delay > 0 {
+			s.Observer.Limited()
 			seconds := int(math.Ceil(delay.Seconds()))
 			s.fail(w, r, &problem{
 				status: http.StatusTooManyRequests, code: "rate_limited", retryAfter: seconds,

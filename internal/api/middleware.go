@@ -9,6 +9,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/go-chi/chi/v5"
 	"github.com/go-chi/chi/v5/middleware"
 	"github.com/google/uuid"
 
@@ -25,6 +26,7 @@ type entry struct {
 	fingerprint string
 	err         error // why the answer is a 5xx or nothing was kept
 	unread      bool  // a body was announced, and not read to its end
+	move        move  // the zero one: no intent was moved
 }
 
 // announced is a request's body that tells the entry when it has been read.
@@ -60,15 +62,6 @@ func (e *entry) fail(err error) {
 	}
 }
 
-// observe notes what the idempotency layer decided.
-func observe(r *http.Request, ev idempotency.Event) {
-	e := entryOf(r)
-	e.outcome, e.fingerprint = ev.Outcome, ev.Fingerprint.String()
-	if ev.Err != nil {
-		e.fail(ev.Err)
-	}
-}
-
 // logged writes one line for each request, gives it an id, and turns a panic
 // into a 500.
 func (s *server) logged(next http.Handler) http.Handler {
@@ -95,7 +88,9 @@ func (s *server) logged(next http.Handler) http.Handler {
 			if status == 0 {
 				status = http.StatusOK // as net/http does for a handler that wrote nothing
 			}
-			s.log(r, e, id, status, time.Since(start))
+			took := time.Since(start)
+			s.log(r, e, id, status, took)
+			s.Observer.Request(chi.RouteContext(r.Context()).RoutePattern(), r.Method, status, took)
 		}()
 		defer func() {
 			if v := recover(); v != nil {

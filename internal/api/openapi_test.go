@@ -15,6 +15,7 @@ import (
 
 	"intentd"
 	"intentd/internal/api"
+	"intentd/internal/intent"
 )
 
 func TestOpenAPI(t *testing.T) {
@@ -27,7 +28,7 @@ func TestOpenAPI(t *testing.T) {
 	t.Run("HasEveryRouteAndNoOther", func(t *testing.T) {
 		t.Parallel()
 		routes, ok := api.New(api.Config{
-			Idempotency: memoryParts(lease).keys, Log: slog.New(slog.DiscardHandler),
+			Intents: intent.New(nil), Idempotency: memoryParts(lease).keys, Log: slog.New(slog.DiscardHandler),
 		}).(chi.Routes)
 		if !ok {
 			t.Fatal("the handler does not tell its routes")

@@ -34,7 +34,7 @@ func (s *server) routes() http.Handler {
 	once := idempotency.Middleware(s.Idempotency, idempotency.Options{
 		Scope:   func(r *http.Request) string { return callerOf(r).scope() },
 		Refuse:  func(w http.ResponseWriter, r *http.Request, ref *idempotency.Refusal) { s.fail(w, r, ref) },
-		Observe: observe,
+		Observe: s.observe,
 	})
 	v1.With(s.only("creating a payment intent", apikey.API), once).Post("/v1/payment_intents", s.serve(s.createIntent))
 	v1.Get("/v1/payment_intents", s.read(s.listIntents))

@@ -24,7 +24,7 @@ const (
 	readTimeout = 5 * time.Second
 )
 
-// Config is what the surface stands on. All of it is required but the last two.
+// Config is what the surface stands on. All of it is required but the last three.
 type Config struct {
 	Intents       *intent.Service
 	Idempotency   idempotency.Store
@@ -39,6 +39,8 @@ type Config struct {
 	// DocsURL is where the documentation is found, without a slash at its end;
 	// errors point below it. Empty means /docs, which the service has itself.
 	DocsURL string
+	// Observer is told what becomes of requests; the zero one is nobody.
+	Observer Observer
 }
 
 type server struct {
@@ -49,6 +51,8 @@ type server struct {
 // New returns the handler of the whole API.
 func New(c Config) http.Handler {
 	c.DocsURL = cmp.Or(c.DocsURL, "/docs")
+	c.Observer.complete()
+	c.Intents = c.Intents.Observed(noteMoved)
 	s := &server{Config: c, limiter: newLimiter(c.RateLimit)}
 	return s.routes()
 }

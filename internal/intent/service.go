@@ -51,11 +51,21 @@ type Params struct {
 // concurrent use.
 type Service struct {
 	store Store
+	moved func(ctx context.Context, to State, by Actor, n int)
 }
 
 // New returns a Service over store.
 func New(store Store) *Service {
-	return &Service{store: store}
+	return &Service{store: store, moved: func(context.Context, State, Actor, int) {}}
+}
+
+// Observed returns a Service over the same store that tells moved, and nobody
+// else, of n intents that by has moved to a state; a new one is moved to created
+// by the merchant. A step that finds its intent already there moves none. ctx is
+// the caller's. Inside an attempt nothing is permanent yet when moved is told: it
+// is for the caller to count what the attempt has kept.
+func (s *Service) Observed(moved func(ctx context.Context, to State, by Actor, n int)) *Service {
+	return &Service{store: s.store, moved: moved}
 }
 
 // Create checks p and stores a new intent of the merchant's. The first member
@@ -67,7 +77,11 @@ func (s *Service) Create(ctx context.Context, merchantID string, p Params) (Inte
 		return Intent{}, err
 	}
 	in.MerchantID = merchantID
-	return s.store.Create(ctx, in, expiresIn)
+	in, err = s.store.Create(ctx, in, expiresIn)
+	if err == nil {
+		s.moved(ctx, Created, API, 1)
+	}
+	return in, err
 }
 
 // Get returns the merchant's own intent. Another merchant's, or none, is
@@ -103,9 +117,14 @@ func (s *Service) List(ctx context.Context, merchantID string, q Query) (page []
 func (s *Service) Move(ctx context.Context, merchantID string, id ID, step Step) (Intent, error) {
 	var lost error
 	for range moveTries {
-		in, err := s.store.Move(ctx, merchantID, id, func(in Intent, now time.Time) (*Transition, error) {
-			return in.Next(step, now)
+		var taken *Transition
+		in, err := s.store.Move(ctx, merchantID, id, func(in Intent, now time.Time) (t *Transition, err error) {
+			taken, err = in.Next(step, now)
+			return taken, err
 		})
+		if err == nil && taken != nil {
+			s.moved(ctx, taken.To, taken.Actor, 1)
+		}
 		var decided *VersionConflictError
 		if !errors.Is(err, ErrVersionConflict) || errors.As(err, &decided) {
 			return in, err
@@ -135,7 +154,11 @@ func (s *Service) Transitions(ctx context.Context, merchantID string, id ID, aft
 // how many. Fewer than limit means that none was left, or that others are at
 // work on the rest.
 func (s *Service) CancelDue(ctx context.Context, limit int) (int, error) {
-	return s.store.CancelDue(ctx, limit)
+	n, err := s.store.CancelDue(ctx, limit)
+	if n > 0 {
+		s.moved(ctx, Canceled, System, n)
+	}
+	return n, err
 }
 
 // intent checks p, member by member in the documented order.

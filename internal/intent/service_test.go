@@ -1,6 +1,7 @@
 package intent_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -328,4 +329,76 @@ func TestService_Transitions(t *testing.T) {
 			t.Errorf("Transitions(after %d, limit %d) = %v, %t", c.after, c.limit, page, more)
 		}
 	}
+}
+
+func TestService_Observed(t *testing.T) {
+	t.Parallel()
+	var moved []string
+	now := time.Now()
+	store := memintent.New(func() time.Time { return now }, nil)
+	ctx := context.WithValue(t.Context(), observedKey{}, "the caller's")
+	svc := intent.New(store).Observed(func(got context.Context, to intent.State, by intent.Actor, n int) {
+		if got.Value(observedKey{}) != "the caller's" {
+			t.Error("told with another context")
+		}
+		moved = append(moved, fmt.Sprintf("%d %s %s", n, to, by))
+	})
+	create := func() intent.ID {
+		t.Helper()
+		in, err := svc.Create(ctx, "m-1", params(nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return in.ID
+	}
+	id := create()
+	_, invalid := svc.Create(ctx, "m-1", intent.Params{})
+	step := func(to intent.State, by intent.Actor) error {
+		_, err := svc.Move(ctx, "m-1", id, intent.Step{To: to, Actor: by})
+		return err
+	}
+	first, again := step(intent.Authorized, intent.API), step(intent.Authorized, intent.API)
+	refused, next := step(intent.Settled, intent.Relayer), step(intent.Settling, intent.Relayer)
+	if invalid == nil || first != nil || again != nil || refused == nil || next != nil {
+		t.Fatal(invalid, first, again, refused, next)
+	}
+	lost := intent.New(losing{store}).Observed(func(context.Context, intent.State, intent.Actor, int) {
+		t.Error("told of what the store has not kept")
+	})
+	_, failed := lost.Move(ctx, "m-1", id, intent.Step{To: intent.Failed, Actor: intent.Relayer, Reason: "r"})
+	if _, err := lost.Create(ctx, "m-1", params(nil)); failed == nil || err == nil {
+		t.Fatal(failed, err)
+	}
+	create()
+	create()
+	now = now.Add(time.Hour)
+	for range 2 {
+		if _, err := svc.CancelDue(ctx, 10); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := []string{"1 created api", "1 authorized api", "1 settling relayer", "1 created api", "1 created api", "2 canceled system"}
+	if diff := cmp.Diff(want, moved); diff != "" {
+		t.Errorf("told (-want +got):\n%s", diff)
+	}
+}
+
+type observedKey struct{}
+
+// losing is a store that keeps nothing.
+type losing struct{ intent.Store }
+
+func (losing) Create(context.Context, intent.Intent, time.Duration) (intent.Intent, error) {
+	return intent.Intent{}, intent.ErrUnavailable
+}
+
+func (s losing) Move(ctx context.Context, merchantID string, id intent.ID, decide func(intent.Intent, time.Time) (*intent.Transition, error)) (intent.Intent, error) {
+	in, err := s.Get(ctx, merchantID, id)
+	if err == nil {
+		_, err = decide(in, time.Now())
+	}
+	if err == nil {
+		err = intent.ErrUnavailable
+	}
+	return intent.Intent{}, err
 }

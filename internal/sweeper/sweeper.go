@@ -20,6 +20,14 @@ type Job struct {
 	Run func(ctx context.Context, limit int) (int, error)
 }
 
+// Round is what became of one round of a job.
+type Round struct {
+	Job  string        // its name
+	Done int           // how many pieces
+	Took time.Duration // all batches together
+	Err  error         // what ended it before its time, a panic included; nil at the end of the Sweeper
+}
+
 // Sweeper runs its jobs at once and then every Interval, until its context ends.
 type Sweeper struct {
 	Jobs []Job
@@ -29,6 +37,9 @@ type Sweeper struct {
 	Interval time.Duration
 	Batch    int // the limit given to a job; positive
 	Log      *slog.Logger
+	// Observe is told of each round when it has ended, those of several jobs at
+	// the same time; nil: nobody is.
+	Observe func(Round)
 }
 
 // Run sweeps until ctx ends, and returns nil then. Each job has a loop of its
@@ -58,12 +69,14 @@ func (s *Sweeper) loop(ctx context.Context, job Job) {
 
 // sweep runs one job, batch by batch, until a short one.
 func (s *Sweeper) sweep(ctx context.Context, job Job) {
-	total := 0
+	began := time.Now()
+	round := Round{Job: job.Name}
 	for ctx.Err() == nil {
 		n, err := s.batch(ctx, job)
-		total += n
+		round.Done += n
 		if err != nil {
 			if ctx.Err() == nil {
+				round.Err = err
 				s.Log.WarnContext(ctx, "sweep failed, will be tried again", "job", job.Name, "error", err)
 			}
 			break
@@ -72,8 +85,12 @@ func (s *Sweeper) sweep(ctx context.Context, job Job) {
 			break
 		}
 	}
-	if total > 0 {
-		s.Log.InfoContext(ctx, "swept", "job", job.Name, "count", total)
+	if round.Done > 0 {
+		s.Log.InfoContext(ctx, "swept", "job", job.Name, "count", round.Done)
+	}
+	if s.Observe != nil {
+		round.Took = time.Since(began)
+		s.Observe(round)
 	}
 }
 

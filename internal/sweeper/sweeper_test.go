@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -120,6 +122,56 @@ func TestSweeper_Run(t *testing.T) {
 			}
 			if tried < 5 || !strings.Contains(log, "job=silent") {
 				t.Errorf("a job that hears nothing was tried %d times in 5 minutes, and logged:\n%s", tried, log)
+			}
+		})
+	})
+
+	t.Run("TellsOfEachRound", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			broken := errors.New("out of order")
+			batch := func(name string, then func(n int) (int, error)) sweeper.Job {
+				n := 0
+				return sweeper.Job{Name: name, Run: func(context.Context, int) (int, error) {
+					time.Sleep(time.Second)
+					n++
+					return then(n)
+				}}
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second) // less than an interval
+			defer cancel()
+			var mu sync.Mutex
+			rounds := map[string][]sweeper.Round{}
+			s := &sweeper.Sweeper{Interval: 10 * time.Second, Batch: 3, Log: slog.New(slog.DiscardHandler),
+				Jobs: []sweeper.Job{
+					batch("good", func(n int) (int, error) { return max(0, 7-3*n), nil }),
+					batch("fails", func(n int) (int, error) {
+						if n == 3 {
+							return 1, broken
+						}
+						return 3, nil
+					}),
+					batch("panics", func(int) (int, error) { panic(broken) }),
+					{Name: "cut", Run: func(ctx context.Context, _ int) (int, error) { <-ctx.Done(); return 2, ctx.Err() }},
+				},
+				Observe: func(r sweeper.Round) {
+					mu.Lock()
+					defer mu.Unlock()
+					rounds[r.Job] = append(rounds[r.Job], r)
+				},
+			}
+			if err := s.Run(ctx); err != nil {
+				t.Errorf("Run = %v", err)
+			}
+			for _, want := range []sweeper.Round{
+				{Job: "good", Done: 4 + 1, Took: 2 * time.Second},
+				{Job: "fails", Done: 3 + 3 + 1, Took: 3 * time.Second, Err: broken},
+				{Job: "panics", Took: time.Second, Err: errors.New("panic: out of order")},
+				{Job: "cut", Done: 2, Took: 8 * time.Second}, // by the end, which is no failure
+			} {
+				if got := rounds[want.Job]; len(got) != 1 || fmt.Sprint(got[0]) != fmt.Sprint(want) {
+					t.Errorf("told %v, want one round %v", got, want)
+				}
 			}
 		})
 	})

@@ -127,6 +127,24 @@ func (s *Store) DeleteExpired(_ context.Context, limit int) (int, error) {
 	return deleted, nil
 }
 
+// Overdue tells for how long the record that DeleteExpired would delete first has
+// been due; 0 if there is none.
+func (s *Store) Overdue() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.clock()
+	for _, c := range s.claimed {
+		age := now.Sub(c.since.Add(s.ttl))
+		if age < 0 {
+			break
+		}
+		if e, ok := s.entries[c.id]; ok && e.attempt == c.attempt && e.record != nil {
+			return age
+		}
+	}
+	return 0
+}
+
 // clock returns the store's time in the resolution that a database keeps.
 func (s *Store) clock() time.Time { return s.now().UTC().Truncate(time.Microsecond) }
 

@@ -143,3 +143,45 @@ func TestNew(t *testing.T) {
 		})
 	}
 }
+
+func TestStore_Overdue(t *testing.T) {
+	t.Parallel()
+	c := newClock()
+	s := memidem.New(time.Hour, time.Minute, c.Now)
+	claim := func(key string) idempotency.Attempt {
+		t.Helper()
+		got, err := s.Claim(t.Context(), idempotency.ID{Scope: "m", Key: key}, idempotency.Fingerprint{})
+		if err != nil || got.Outcome != idempotency.Fresh {
+			t.Fatalf("claim = %+v, %v", got, err)
+		}
+		return got.Attempt
+	}
+	complete := func(key string) {
+		t.Helper()
+		if err := claim(key).Complete(t.Context(), idempotency.Response{Status: 200}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(age time.Duration) {
+		t.Helper()
+		if got := s.Overdue(); got != age {
+			t.Errorf("Overdue = %v, want %v", got, age)
+		}
+	}
+	want(0)
+	claim("never answered")
+	c.Advance(10 * time.Second)
+	complete("again")
+	c.Advance(10 * time.Second)
+	complete("once")
+	c.Advance(time.Hour - 1*time.Second)
+	want(9 * time.Second) // of the key that was answered first
+	complete("again")     // expired, so it is new
+	want(0)
+	c.Advance(5 * time.Second)
+	want(4 * time.Second)
+	if n, err := s.DeleteExpired(t.Context(), 10); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+	want(0)
+}

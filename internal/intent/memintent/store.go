@@ -221,6 +221,21 @@ func (s *Store) CancelDue(_ context.Context, limit int) (int, error) {
 	return n, nil
 }
 
+// Overdue tells for how long the intent that CancelDue would cancel first has been
+// due; 0 if there is none.
+func (s *Store) Overdue() time.Duration {
+	now := stamp(s.now())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.due) > 0 && !s.due[0].at.After(now) {
+		if s.intents[s.due[0].key].State == intent.Created {
+			return now.Sub(s.due[0].at)
+		}
+		heap.Pop(&s.due) // as CancelDue does
+	}
+	return 0
+}
+
 // begin returns the time to stamp with, and how to write: now and under the
 // lock, or when the attempt completes.
 func (s *Store) begin(ctx context.Context) (time.Time, func(apply func() (undo func(), err error)) error) {

@@ -301,3 +301,41 @@ func BenchmarkStore_CancelDue(b *testing.B) {
 		})
 	}
 }
+
+func TestStore_Overdue(t *testing.T) {
+	t.Parallel()
+	c := newClock()
+	store := memintent.New(c.now, nil)
+	svc := intent.New(store)
+	create := func(seconds int64) intent.ID {
+		t.Helper()
+		p := params()
+		p.ExpiresIn = &seconds
+		in, err := svc.Create(t.Context(), merchant, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return in.ID
+	}
+	want := func(age time.Duration) {
+		t.Helper()
+		if got := store.Overdue(); got != age {
+			t.Errorf("Overdue = %v, want %v", got, age)
+		}
+	}
+	want(0)
+	first := create(10)
+	create(15)
+	want(0)
+	if _, err := svc.Move(t.Context(), merchant, first, intent.Step{To: intent.Authorized, Actor: intent.API}); err != nil {
+		t.Fatal(err)
+	}
+	c.advance(12 * time.Second)
+	want(0) // the first is past its time, and not due
+	c.advance(10 * time.Second)
+	want(7 * time.Second)
+	if n, err := svc.CancelDue(t.Context(), 10); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+	want(0)
+}
