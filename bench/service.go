@@ -219,7 +219,7 @@ func (s *system) createOnce(ctx context.Context) error {
 func serviceEnv(url string, conns int, committers string) func(addr string) []string {
 	return func(addr string) []string {
 		env := []string{
-			"API_ADDR=" + addr, "DATABASE_URL=" + url, "API_DEMO_KEYS=" + merchant + "=" + bearer,
+			"API_ADDR=" + addr, "ADMIN_ADDR=127.0.0.1:0", "DATABASE_URL=" + url, "API_DEMO_KEYS=" + merchant + "=" + bearer,
 			"DB_MAX_CONNS=" + strconv.Itoa(conns), "SWEEP_INTERVAL=1h",
 			"IDEMPOTENCY_TTL=" + ttl.String(), "IDEMPOTENCY_LEASE=" + lease.String(),
 		}

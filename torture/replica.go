@@ -94,6 +94,7 @@ func newReplica(n int, bin, dir, databaseURL string, s *scenario) (*replica, err
 		"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"),
 		"GOTRACEBACK=all",
 		"API_ADDR=" + r.addr,
+		"ADMIN_ADDR=off",
 		"DATABASE_URL=" + databaseURL,
 		"API_DEMO_KEYS=" + strings.Join(keys, ","),
 		"IDEMPOTENCY_LEASE=" + s.lease.String(),

@@ -20,6 +20,7 @@ import (
 	"intentd/internal/intent/memintent"
 	"intentd/internal/intent/pgintent"
 	"intentd/internal/localpg"
+	"intentd/internal/metrics"
 	"intentd/migrations"
 )
 
@@ -36,6 +37,11 @@ type backend struct {
 	prepare func(ctx context.Context)
 	// ready says why the store can not be used now, or nil.
 	ready func(ctx context.Context) error
+	// lag tells for how long what has been due for longest has been so, by the
+	// sweeper's jobs.
+	lag func(ctx context.Context) (map[string]time.Duration, error)
+	// pool tells how the connections to the database stand; nil in memory.
+	pool func() *pgxpool.Stat
 	// watch returns when ctx has ended, or the store is lost for good.
 	watch func(ctx context.Context) error
 	close func()
@@ -71,11 +77,16 @@ func openBackend(ctx context.Context, c config, log *slog.Logger) (*backend, err
 }
 
 func memoryBackend(c config) *backend {
+	intents := memintent.New(time.Now, func(ctx context.Context) (memintent.Joined, bool) {
+		return memidem.FromContext(ctx)
+	})
+	keys := memidem.New(c.TTL, c.Lease, time.Now)
 	return &backend{
-		intents: memintent.New(time.Now, func(ctx context.Context) (memintent.Joined, bool) {
-			return memidem.FromContext(ctx)
-		}),
-		keys:    memidem.New(c.TTL, c.Lease, time.Now),
+		intents: intents,
+		keys:    keys,
+		lag: func(context.Context) (map[string]time.Duration, error) {
+			return map[string]time.Duration{cancelIntents: intents.Overdue(), deleteKeys: keys.Overdue()}, nil
+		},
 		prepare: func(context.Context) {},
 		ready:   func(context.Context) error { return nil },
 		watch:   func(ctx context.Context) error { <-ctx.Done(); return nil },
@@ -97,7 +108,12 @@ func postgresBackend(ctx context.Context, c config, log *slog.Logger, db *databa
 		keys:    pgidem.New(pool, c.TTL, c.Lease),
 		prepare: func(ctx context.Context) { prepareSchema(ctx, db.url, log) },
 		ready:   func(ctx context.Context) error { return schemaReady(ctx, pool) },
-		watch:   db.watch,
+		lag: func(ctx context.Context) (map[string]time.Duration, error) {
+			intents, keys, err := metrics.Overdue(ctx, pool)
+			return map[string]time.Duration{cancelIntents: intents, deleteKeys: keys}, err
+		},
+		pool:  pool.Stat,
+		watch: db.watch,
 		close: func() {
 			apiKeys.Close()
 			closePool(pool, log)

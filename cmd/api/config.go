@@ -34,6 +34,7 @@ const (
 // documentation too: usage prints them.
 type config struct {
 	Addr            string        `env:"API_ADDR" envDefault:"127.0.0.1:8080" help:"host:port to listen on"`
+	AdminAddr       string        `env:"ADMIN_ADDR" envDefault:"127.0.0.1:9090" help:"host:port of /metrics, /debug/pprof and health, for operators only; off: none"`
 	DatabaseURL     string        `env:"DATABASE_URL" help:"PostgreSQL URL or DSN; unset: a private server under .data/"`
 	Store           string        `env:"API_STORE" envDefault:"postgres" help:"postgres, or memory: nothing survives the process"`
 	Records         string        `env:"IDEMPOTENCY_STORE" envDefault:"postgres" help:"where the answers are kept: postgres (memory, if API_STORE is), or redis: then not in one transaction with the intents"`
@@ -143,11 +144,8 @@ func parseConfig(environ []string) (config, error) {
 			mistakes = append(mistakes, fmt.Errorf("%s: %s", name, rule))
 		}
 	}
-	_, port, addrErr := net.SplitHostPort(c.Addr)
-	if addrErr == nil {
-		_, addrErr = net.DefaultResolver.LookupPort(context.Background(), "tcp", port) // a table, no question to anybody
-	}
-	check("Addr", "must be host:port, the port from 0 to 65535", addrErr == nil)
+	check("Addr", "must be host:port, the port from 0 to 65535", isAddr(c.Addr))
+	check("AdminAddr", "must be host:port, the port from 0 to 65535, or off", c.AdminAddr == adminOff || isAddr(c.AdminAddr))
 	if c.DatabaseURL != "" {
 		_, urlErr := pgxpool.ParseConfig(c.DatabaseURL)
 		check("DatabaseURL", "must be a PostgreSQL URL (postgres://user:password@host/database) or DSN", urlErr == nil)
@@ -172,6 +170,15 @@ func parseConfig(environ []string) (config, error) {
 		return config{}, usageError{errors.Join(mistakes...)}
 	}
 	return c, nil
+}
+
+// isAddr says whether addr is a host:port to listen on.
+func isAddr(addr string) bool {
+	_, port, err := net.SplitHostPort(addr)
+	if err == nil {
+		_, err = net.DefaultResolver.LookupPort(context.Background(), "tcp", port) // a table, no question to anybody
+	}
+	return err == nil
 }
 
 // explain turns the parser's errors, which speak of Go's fields and may hold

@@ -22,7 +22,7 @@ func TestHealthcheck(t *testing.T) {
 			listening := make(chan net.Addr, 1)
 			ended := make(chan error, 1)
 			go func() {
-				environ := []string{"API_STORE=memory", "API_ADDR=" + addr, "SHUTDOWN_TIMEOUT=1s"}
+				environ := []string{"API_STORE=memory", "API_ADDR=" + addr, "ADMIN_ADDR=off", "SHUTDOWN_TIMEOUT=1s"}
 				ended <- run(ctx, nil, environ, t.Output(), t.Output(), func(a net.Addr) { listening <- a })
 			}()
 			select {

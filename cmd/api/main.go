@@ -23,6 +23,7 @@ import (
 	"intentd/internal/api"
 	"intentd/internal/apikey"
 	"intentd/internal/intent"
+	"intentd/internal/metrics"
 	"intentd/internal/sweeper"
 )
 
@@ -116,8 +117,15 @@ func versionOf() string {
 	return "unknown"
 }
 
-// serve binds the address first, so that a second copy fails before it touches
-// anything, and closes the database last.
+// What the sweeper does, as its log and its figures call it.
+const (
+	cancelIntents = "cancel expired intents"
+	deleteKeys    = "delete expired idempotency keys"
+)
+
+// serve binds the addresses first, so that a second copy fails before it touches
+// anything. The database is closed when nothing needs it any more, and the admin
+// listener after it, so that a shutdown that takes its time can be looked into.
 func serve(ctx context.Context, c config, log *slog.Logger, listening func(net.Addr)) error {
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", c.Addr)
@@ -125,6 +133,16 @@ func serve(ctx context.Context, c config, log *slog.Logger, listening func(net.A
 		return fmt.Errorf("API_ADDR: %w", err)
 	}
 	defer ln.Close()
+	adminLn, err := listenAdmin(ctx, c.AdminAddr)
+	if err != nil {
+		return err
+	}
+	stopAdmin := func() {
+		if adminLn != nil {
+			_ = adminLn.Close() // nobody has been answered yet
+		}
+	}
+	defer func() { stopAdmin() }()
 
 	backend, err := openBackend(ctx, c, log)
 	if err != nil {
@@ -140,30 +158,46 @@ func serve(ctx context.Context, c config, log *slog.Logger, listening func(net.A
 	}
 
 	var draining atomic.Bool
+	ready := func(ctx context.Context) error {
+		if draining.Load() {
+			return errors.New("shutting down")
+		}
+		return backend.ready(ctx)
+	}
+	figures := metrics.New(versionOf())
+	figures.Probe(metrics.Probe{Ready: ready, Lag: backend.lag})
+	if backend.pool != nil {
+		figures.Pool(backend.pool)
+	}
 	intents := intent.New(backend.intents)
-	srv := newServer(c, log, api.New(api.Config{
+	handler := api.New(api.Config{
 		Intents:       intents,
 		Idempotency:   backend.keys,
 		Authenticator: authenticator,
-		Ready: func(ctx context.Context) error {
-			if draining.Load() {
-				return errors.New("shutting down")
-			}
-			return backend.ready(ctx)
+		Ready:         ready,
+		Log:           log,
+		RateLimit:     api.RateLimit(c.RateLimit),
+		DocsURL:       strings.TrimSuffix(c.DocsURL, "/"),
+		Observer: api.Observer{
+			Request: figures.Request,
+			Claim:   figures.Claim,
+			Moved:   func(to intent.State, by intent.Actor) { figures.Moved(to, by, 1) },
+			Limited: figures.Limited,
 		},
-		Log:       log,
-		RateLimit: api.RateLimit(c.RateLimit),
-		DocsURL:   strings.TrimSuffix(c.DocsURL, "/"),
-	}))
+	})
+	srv := newServer(c, log, handler)
+	swept := intents.Observed(func(_ context.Context, to intent.State, by intent.Actor, n int) { figures.Moved(to, by, n) })
 	sweep := &sweeper.Sweeper{
 		Jobs: []sweeper.Job{
-			{Name: "cancel expired intents", Run: intents.CancelDue},
-			{Name: "delete expired idempotency keys", Run: backend.keys.DeleteExpired},
+			{Name: cancelIntents, Run: swept.CancelDue},
+			{Name: deleteKeys, Run: backend.keys.DeleteExpired},
 		},
 		Interval: c.SweepInterval,
 		Batch:    c.SweepBatch,
 		Log:      log,
+		Observe:  figures.Swept,
 	}
+	stopAdmin = startAdmin(adminLn, log, adminHandler(handler, figures.Handler(log)))
 
 	group, ctx := errgroup.WithContext(ctx)
 	prepared := make(chan struct{})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
@@ -31,7 +32,13 @@ func keepInRedis(b *backend, c config, log *slog.Logger) error {
 	client := redis.NewClient(o)
 	store := redisidem.New(client, keyPrefix, c.TTL, c.Lease)
 	b.keys = store
-	intentsReady, intentsClose := b.ready, b.close
+	intentsReady, intentsLag, intentsClose := b.ready, b.lag, b.close
+	// Redis deletes its own; what the other store may have left is not swept.
+	b.lag = func(ctx context.Context) (map[string]time.Duration, error) {
+		lags, err := intentsLag(ctx)
+		delete(lags, deleteKeys)
+		return lags, err
+	}
 	b.ready = func(ctx context.Context) error {
 		if err := intentsReady(ctx); err != nil {
 			return err

@@ -63,7 +63,7 @@ func launch(t *testing.T, env ...string) *replica {
 	r.cmd = exec.Command(os.Args[0])
 	r.cmd.Env = append([]string{
 		"PATH=" + os.Getenv("PATH"), "PG_BINDIR=" + os.Getenv("PG_BINDIR"), "HOME=" + os.Getenv("HOME"),
-		asMain + "=1", "API_ADDR=127.0.0.1:0", "API_DEMO_KEYS=merchant-demo,other-merchant=other-token", "LOG_FORMAT=json",
+		asMain + "=1", "API_ADDR=127.0.0.1:0", "ADMIN_ADDR=127.0.0.1:0", "API_DEMO_KEYS=merchant-demo,other-merchant=other-token", "LOG_FORMAT=json",
 		"SHUTDOWN_TIMEOUT=6s", // a fifteenth of it passes before the listener closes
 	}, env...)
 	for _, kv := range env {

@@ -1,0 +1,207 @@
+package main
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"intentd/internal/pgtest"
+)
+
+// admin returns the replica as its admin listener shows it.
+func (r *replica) admin(t *testing.T) *replica {
+	t.Helper()
+	return &replica{url: "http://" + r.logged(t, "admin listening")["addr"].(string)}
+}
+
+func TestReplica_Admin(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	r := startOn(t, db, "SWEEP_INTERVAL=50ms", "RATE_LIMIT=1000")
+	admin := r.admin(t)
+	for path, want := range map[string]string{
+		"/metrics":                       "go_goroutines",
+		"/healthz":                       `"ok"`,
+		"/readyz":                        `"ready"`,
+		"/debug/pprof/":                  "goroutine",
+		"/debug/pprof/goroutine?debug=1": "goroutine profile",
+		"/debug/pprof/cmdline":           "",
+		"/debug/pprof/symbol":            "num_symbols",
+		"/debug/pprof/profile?seconds=1": "",
+		"/debug/pprof/trace?seconds=0.1": "",
+	} {
+		if got := admin.get(path); got.status != 200 || !strings.Contains(got.body, want) {
+			t.Errorf("admin %s: %d, without %q: %.300s", path, got.status, want, got.body)
+		}
+		if strings.HasSuffix(path, "z") {
+			continue
+		}
+		if got := r.get(path); got.status != 404 || got.code() != "not_found" {
+			t.Errorf("public %s: %v; want 404", path, got)
+		}
+	}
+	for _, path := range []string{"/", "/v1/payment_intents", "/debug/pprof/nothing", "/metrics/x"} {
+		if got := admin.get(path); got.status != 404 {
+			t.Errorf("admin %s: %d, want 404", path, got.status)
+		}
+	}
+	if got := admin.do(http.MethodPost, "/metrics", ""); got.status != 405 {
+		t.Errorf("admin POST /metrics: %d, want 405", got.status)
+	}
+
+	r.post("K", example)
+	r.post("K", example)
+	// One that is due at once.
+	r.post("L", with("expires_in_seconds", "1"))
+	const canceled = `intentd_intents_moved_total{actor="system",state="canceled"} 1`
+	eventually(t, "the sweep is not counted", func() bool { return strings.Contains(admin.get("/metrics").body, canceled+"\n") })
+	text := admin.get("/metrics").body
+	for _, line := range []string{
+		"intentd_ready 1",
+		`intentd_http_requests_total{code="201",method="POST",route="/v1/payment_intents"} 3`,
+		`intentd_idempotency_claims_total{outcome="fresh"} 2`,
+		`intentd_idempotency_claims_total{outcome="replay"} 1`,
+		`intentd_intents_moved_total{actor="api",state="created"} 2`,
+		`intentd_sweeper_rows_total{task="cancel_expired_intents"} 1`,
+		`intentd_sweeper_rows_total{task="delete_expired_idempotency_keys"} 0`,
+		`intentd_sweeper_lag_seconds{task="delete_expired_idempotency_keys"} 0`,
+		"intentd_sweeper_lag_failures_total 0",
+		"intentd_db_pool_max_connections 20",
+		"intentd_rate_limited_requests_total 0",
+	} {
+		if !strings.Contains(text, line+"\n") {
+			t.Errorf("no line %s in:\n%s", line, text)
+		}
+	}
+	if !strings.Contains(text, `intentd_sweeper_lag_seconds{task="cancel_expired_intents"} `) {
+		t.Errorf("no lag of canceling in:\n%s", text)
+	}
+	for _, secret := range []string{merchant, "127.0.0.1"} {
+		if strings.Contains(text, secret) {
+			t.Errorf("the figures hold %q:\n%s", secret, text)
+		}
+	}
+}
+
+// It outlives the rest, so that a drain that takes its time can be looked into.
+func TestReplica_AdminEndsLast(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	r := startOn(t, db)
+	admin := r.admin(t)
+	lock := holdTable(t, db)
+	running := make(chan reply)
+	go func() { running <- r.post("K", example) }()
+	eventually(t, "the create does not wait for the table", func() bool { return waiting(t, db, create) == 1 })
+	r.signal(t, syscall.SIGTERM)
+	eventually(t, "still accepts connections", func() bool { return r.get("/healthz").status == 0 })
+	if got := admin.get("/readyz"); got.status != 503 {
+		t.Errorf("/readyz in the drain: %v", got)
+	}
+	if got := admin.get("/metrics"); got.status != 200 || !strings.Contains(got.body, "intentd_db_pool_acquired_connections") {
+		t.Errorf("/metrics in the drain: %v", got)
+	}
+	lock.release()
+	if got := <-running; !got.fresh() {
+		t.Errorf("the running request: %v", got)
+	}
+	r.wait(t)
+	if r.err != nil {
+		t.Errorf("exit: %v", r.err)
+	}
+}
+
+func TestReplica_AdminInMemory(t *testing.T) {
+	t.Parallel()
+	r := start(t, "API_STORE=memory")
+	text := r.admin(t).get("/metrics").body
+	for _, line := range []string{
+		"intentd_ready 1",
+		`intentd_sweeper_lag_seconds{task="cancel_expired_intents"} 0`,
+		`intentd_sweeper_lag_seconds{task="delete_expired_idempotency_keys"} 0`,
+	} {
+		if !strings.Contains(text, line+"\n") {
+			t.Errorf("no line %s in:\n%s", line, text)
+		}
+	}
+	if strings.Contains(text, "intentd_db_pool") {
+		t.Errorf("figures of a pool that is not there:\n%s", text)
+	}
+}
+
+func TestListenAdmin(t *testing.T) {
+	t.Parallel()
+
+	t.Run("Off", func(t *testing.T) {
+		t.Parallel()
+		r := start(t, "API_STORE=memory", "ADMIN_ADDR=off")
+		r.logged(t, "no admin listener")
+		if strings.Contains(r.log.String(), "admin listening") {
+			t.Errorf("listens:\n%s", r.log)
+		}
+	})
+
+	t.Run("AddressInUse", func(t *testing.T) {
+		t.Parallel()
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ln.Close()
+		code, _, diag := call(t, []string{"API_STORE=memory", "API_ADDR=127.0.0.1:0", "ADMIN_ADDR=" + ln.Addr().String()})
+		if code != 1 || !strings.Contains(diag, "ADMIN_ADDR: ") || !strings.Contains(diag, "off") {
+			t.Errorf("exit code %d, %q", code, diag)
+		}
+	})
+}
+
+// A profile that is being taken does not hold up the end.
+func TestStartAdmin(t *testing.T) {
+	t.Parallel()
+	ln, err := listenAdmin(t.Context(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := make(chan struct{})
+	c, err := parseConfig(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := startAdmin(ln, newLogger(c, t.Output()), http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		close(asked)
+		<-r.Context().Done()
+	}))
+	answered := make(chan reply)
+	go func() { answered <- (&replica{url: "http://" + ln.Addr().String()}).get("/") }()
+	<-asked
+	stopped := make(chan struct{})
+	go func() {
+		stop()
+		close(stopped)
+	}()
+	select {
+	case <-stopped:
+	case <-time.After(patience):
+		t.Fatal("does not end")
+	}
+	if got := <-answered; got.status != 0 {
+		t.Errorf("answered: %v", got)
+	}
+}
+
+// What any package puts on the default mux stays there.
+func TestAdminHandler(t *testing.T) {
+	t.Parallel()
+	http.HandleFunc("/debug/of-another-package", func(http.ResponseWriter, *http.Request) {})
+	nothing := http.NotFoundHandler()
+	w := httptest.NewRecorder()
+	adminHandler(nothing, nothing).ServeHTTP(w, httptest.NewRequestWithContext(context.Background(), http.MethodGet, "/debug/of-another-package", nil))
+	if w.Code != http.StatusNotFound {
+		t.Errorf("status %d, want 404", w.Code)
+	}
+}
