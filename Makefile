@@ -10,7 +10,7 @@ TYPESCRIPT    := $(BIN)/typescript-v5.9.3
 # The race detector is written in C: without a C compiler the tests run without it.
 RACE          := $(if $(shell command -v $$(go env CC)),-race)
 
-.PHONY: help build api-run test test-container compose-test torture torture-short bench bench-short fuzz lint openapi-lint fmt clean generate generate-check clients-test
+.PHONY: help build api-run test test-container compose-test torture torture-short bench bench-short fuzz lint openapi-lint fmt clean generate generate-check clients-test alerts-test
 
 help: ## list these commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 21
@@ -89,6 +89,10 @@ openapi-lint: export REDOCLY_TELEMETRY = off
 openapi-lint: export REDOCLY_SUPPRESS_UPDATE_NOTICE = true
 openapi-lint: $(REDOCLY) ## check openapi.yaml by the rules of redocly.yaml (needs Node.js and npm)
 	$(REDOCLY)/node_modules/.bin/redocly lint openapi.yaml
+
+alerts-test: ## check Prometheus's configuration and each alert of deploy/prometheus (needs promtool)
+	promtool check config deploy/prometheus/prometheus.yml
+	promtool test rules deploy/prometheus/alerts_test.yml
 
 fmt: ## format the code
 	gofmt -w .
