@@ -22,7 +22,7 @@ func (r *replica) admin(t *testing.T) *replica {
 func TestReplica_Admin(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	r := startOn(t, db, "SWEEP_INTERVAL=50ms", "RATE_LIMIT=1000")
+	r := startOn(t, db, "SWEEP_INTERVAL=50ms")
 	admin := r.admin(t)
 	for path, want := range map[string]string{
 		"/metrics":                       "go_goroutines",
@@ -118,10 +118,16 @@ func TestReplica_AdminEndsLast(t *testing.T) {
 
 func TestReplica_AdminInMemory(t *testing.T) {
 	t.Parallel()
-	r := start(t, "API_STORE=memory")
+	r := start(t, "API_STORE=memory", "RATE_LIMIT=0.001:1")
+	for _, want := range []int{200, 429, 429} {
+		if got := r.get("/v1/payment_intents"); got.status != want {
+			t.Errorf("a list: %v, want %d", got, want)
+		}
+	}
 	text := r.admin(t).get("/metrics").body
 	for _, line := range []string{
 		"intentd_ready 1",
+		"intentd_rate_limited_requests_total 2",
 		`intentd_sweeper_lag_seconds{task="cancel_expired_intents"} 0`,
 		`intentd_sweeper_lag_seconds{task="delete_expired_idempotency_keys"} 0`,
 	} {
@@ -189,8 +195,13 @@ func TestStartAdmin(t *testing.T) {
 	case <-time.After(patience):
 		t.Fatal("does not end")
 	}
-	if got := <-answered; got.status != 0 {
-		t.Errorf("answered: %v", got)
+	select {
+	case got := <-answered:
+		if got.status != 0 {
+			t.Errorf("answered: %v", got)
+		}
+	case <-time.After(patience):
+		t.Error("the connection was left open")
 	}
 }
 

@@ -66,6 +66,10 @@ func TestReplica_Redis(t *testing.T) {
 		if found.status != http.StatusOK || !strings.Contains(found.body, first.id(t)) {
 			t.Errorf("the key asked for: %v", found)
 		}
+		// Redis deletes its own, so there is a lag of the intents alone.
+		if text := a.admin(t).get("/metrics").body; strings.Count(text, "\nintentd_sweeper_lag_seconds{") != 1 {
+			t.Errorf("not one lag in:\n%s", text)
+		}
 		if n := pgtest.QueryVal[int](t, db, "select count(*) from idempotency_keys"); n != 0 {
 			t.Errorf("%d records are in PostgreSQL", n)
 		}
