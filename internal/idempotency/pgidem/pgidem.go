@@ -104,7 +104,7 @@ where scope = $1
 insert into idempotency_keys
   (scope, key, fingerprint, status, header, body, created_at, expires_at)
 values
-  ($1, $2, $3, $4, $5, $6, transaction_timestamp(), transaction_timestamp() + make_interval(secs => $7))`
+  ($1, $2, $3, $4, $5, $6, $7, $8)`
 
 	deleteExpiredSQL = `
 with due as (
@@ -574,7 +574,7 @@ func (a *attempt) commit(ctx context.Context, resp idempotency.Response) error {
 	if a.stale {
 		a.Queue(deleteStaleSQL, a.id.Scope, a.id.Key)
 	}
-	a.Queue(insertSQL, a.id.Scope, a.id.Key, a.fp[:], resp.Status, string(header), body, a.store.ttl.Seconds())
+	a.Queue(insertSQL, a.id.Scope, a.id.Key, a.fp[:], resp.Status, string(header), body, a.now, a.now.Add(a.store.ttl))
 	br, err := a.flush(ctx, statement{sql: "commit"})
 	if err == nil {
 		var tag pgconn.CommandTag

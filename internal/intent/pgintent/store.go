@@ -31,7 +31,7 @@ insert into payment_intents (
     created_at, updated_at, expires_at)
 values (
     $1, $2::uuid, $3, $4, $5, $6, $7::numeric, 'created', 1, nullif($8::text, ''), $9::text::jsonb,
-    transaction_timestamp(), transaction_timestamp(), transaction_timestamp() + $10::bigint * interval '1 microsecond')`
+    $10::timestamptz, $10::timestamptz, $11::timestamptz)`
 
 	selectIntent = `
 select id::text, chain, token, payer, merchant, amount::text, state, version, coalesce(reference, ''), metadata::text,
@@ -115,14 +115,17 @@ select count(*)
 from trail`
 )
 
-// Tx is the transaction that a request's work takes part in.
+// Tx is the transaction that a request's work takes part in. What is queued may
+// be written by another transaction than the one whose time Time tells, so that
+// what is answered must not come from transaction_timestamp() in its statement.
 type Tx interface {
 	// Queue keeps a statement until the next question or the commit takes it
 	// along. If it fails, what it travels with fails.
 	Queue(sql string, args ...any)
 	// Query sends what is queued and a statement whose answer is needed.
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-	// Time returns the transaction's transaction_timestamp().
+	// Time returns when the request began, by the database's clock. It stands
+	// still.
 	Time() time.Time
 }
 
@@ -160,7 +163,8 @@ func (s *Store) Create(ctx context.Context, in intent.Intent, expiresIn time.Dur
 		}
 		metadata = string(b)
 	}
-	// What the row gets is the same transaction's time as the ID is made of.
+	// One time makes the ID, the row and the answer. It is given to the row as it
+	// was told here, since the row may be written by a later transaction.
 	insert := func(now time.Time, send func(sql string, args ...any) error) (err error) {
 		if in.ID, err = intent.NewID(now); err != nil {
 			return err
@@ -171,7 +175,7 @@ func (s *Store) Create(ctx context.Context, in intent.Intent, expiresIn time.Dur
 		in.ExpiresAt = in.CreatedAt.Add(expiresIn.Truncate(time.Microsecond))
 		return send(insertIntent,
 			in.MerchantID, dashed(in.ID), in.Chain, in.Token, in.Payer, in.Merchant, in.Amount, in.Reference, metadata,
-			expiresIn.Microseconds())
+			in.CreatedAt, in.ExpiresAt)
 	}
 
 	var err error

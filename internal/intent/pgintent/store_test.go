@@ -286,6 +286,27 @@ func TestStore_Joined(t *testing.T) {
 		}
 	})
 
+	// The statement may travel in a later transaction than the one whose time the
+	// answer holds.
+	t.Run("TimeIsTheAttempts", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.New(t)
+		x, ctx, s := begin(t, db.Pool, pgx.TxOptions{})
+		x.at = x.at.Add(-time.Hour)
+		in, err := intent.New(s).Create(ctx, merchant, params())
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.commit()
+		got, err := New(db.Pool, nil).Get(t.Context(), merchant, in.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(in, got); diff != "" || !got.CreatedAt.Equal(x.at) {
+			t.Fatalf("created at %s, stored is not what was answered (-answered +stored):\n%s", got.CreatedAt, diff)
+		}
+	})
+
 	t.Run("SeesItsOwnWork", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.New(t)
