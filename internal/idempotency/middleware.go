@@ -30,6 +30,11 @@ type Options struct {
 	// empty scope does.
 	Route func(*http.Request) string
 
+	// Interactive says that the handler needs answers from within its attempt,
+	// as one that reads before it writes. A store that tells such attempts from
+	// others has a method Interactive() Store; the others are not asked.
+	Interactive bool
+
 	MaxBody      int64         // longest body, in bytes; 0: 64 KiB
 	BodyTimeout  time.Duration // for reading the body; 0: 15 s
 	StoreTimeout time.Duration // for a claim, and for ending an attempt that failed; 0: storeTimeout
@@ -122,6 +127,9 @@ func (e *PanicError) Error() string { return fmt.Sprintf("handler panicked: %v",
 func Middleware(store Store, o Options) func(http.Handler) http.Handler {
 	if store == nil || o.Scope == nil {
 		panic("idempotency: Middleware needs a store and Options.Scope")
+	}
+	if s, ok := store.(interface{ Interactive() Store }); ok && o.Interactive {
+		store = s.Interactive()
 	}
 	o.MaxBody = cmp.Or(o.MaxBody, 64<<10)
 	o.BodyTimeout = cmp.Or(o.BodyTimeout, 15*time.Second)

@@ -6,6 +6,44 @@
 // leaves nothing behind to be cleaned up. The unique constraint on (scope, key)
 // is the last word: the locks make duplicates cheap, correctness does not rest
 // on them.
+//
+// # One transaction for one request
+//
+// Start reading at Store.Claim and attempt: two round trips. The first begins the
+// transaction, tries the locks and reads the record; the second carries what the
+// handler queued, the record and COMMIT.
+//
+// # One transaction for many
+//
+// A commit costs as much for a hundred requests as for one, and so does a round
+// trip. A Store WithCommitters gathers the requests that arrive while a committer
+// is busy; a free one takes them all. The same two round trips then carry the
+// locks and the records of all of them, and what the handlers of all of them
+// queued. Start reading at committers.claim and group.run. For each request it is
+// as if it had been alone:
+//   - a statement that fails undoes the transaction. Then each member claims its
+//     key again, for a transaction of its own, and only the guilty one fails. In
+//     the moment between the two another process may take the key. Then the
+//     member is superseded;
+//   - a handler that is slow, for which nobody waits more than a few milliseconds,
+//     is left behind. The others commit without it, and its locks go over into
+//     the session's next transaction, so that there is no moment in which its key
+//     is another's to take;
+//   - a handler that panics is left out, and nobody else notices.
+//
+// So what an attempt queued may be written by a later transaction than that of
+// its claim, which is why nothing that is answered may come from
+// transaction_timestamp(), but from Tx.Time.
+//
+// Two requests for one key in one process meet in memory before either meets the
+// database: within a session an advisory lock is granted as often as it is asked
+// for, and would let both run.
+//
+// The rule of thumb: a handler that writes by Tx.Queue alone shares transactions;
+// one that asks (Tx.Query, Tx.Exec) is mounted with
+// idempotency.Options.Interactive. Two committers were the fastest where it was
+// measured: one commits while the other one's handlers run. More have smaller
+// groups, and none leaves each request its own transaction.
 package pgidem
 
 import (
@@ -18,7 +56,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/semaphore"
 
@@ -137,6 +174,8 @@ type Store struct {
 	ttl   time.Duration
 	lease time.Duration
 	slots *semaphore.Weighted // the places of running attempts
+
+	committers *committers // nil: no attempt shares a transaction
 }
 
 // New returns a store over pool, which Configure should have prepared. Records
@@ -150,6 +189,21 @@ func New(pool *pgxpool.Pool, ttl, lease time.Duration) *Store {
 	conns := int64(pool.Config().MaxConns)
 	rest := min(conns-1, max(1, conns/5))
 	return &Store{pool: pool, ttl: ttl.Truncate(time.Microsecond), lease: lease, slots: semaphore.NewWeighted(conns - rest)}
+}
+
+// WithCommitters has attempts that only queue statements share transactions: n
+// committers at a time gather the requests that arrive together. 0 is none, so
+// that each attempt has a transaction of its own, as New makes it. It must be
+// called before the store is used, and returns it. It panics if n is negative.
+func (s *Store) WithCommitters(n int) *Store {
+	if n < 0 {
+		panic("pgidem: WithCommitters needs n >= 0")
+	}
+	s.committers = nil
+	if n > 0 {
+		s.committers = newCommitters(s, n)
+	}
+	return s
 }
 
 // TTL implements idempotency.Store.
@@ -201,16 +255,48 @@ func Configure(c *pgxpool.Config) {
 	}
 }
 
-// Claim implements idempotency.Store, in one round trip where the claim is
-// fresh.
+// Claim implements idempotency.Store. Its attempts only queue statements: Query
+// and Exec of their Tx panic. Of a Store with committers they may share a
+// transaction; see the package's comment.
+func (s *Store) Claim(ctx context.Context, id idempotency.ID, fp idempotency.Fingerprint) (idempotency.Claim, error) {
+	if s.committers != nil {
+		return s.committers.claim(ctx, request{id: id, fp: fp})
+	}
+	return s.claimAlone(ctx, request{id: id, fp: fp})
+}
+
+// Interactive returns the store for requests whose handlers ask the database
+// within their attempts. Each of those has a transaction of its own.
+func (s *Store) Interactive() idempotency.Store { return interactive{s} }
+
+type interactive struct{ *Store }
+
+// Claim implements idempotency.Store.
+func (s interactive) Claim(ctx context.Context, id idempotency.ID, fp idempotency.Fingerprint) (idempotency.Claim, error) {
+	return s.claimAlone(ctx, request{id: id, fp: fp, interactive: true})
+}
+
+// request is what is claimed, and how its attempt is to be.
+type request struct {
+	id          idempotency.ID
+	fp          idempotency.Fingerprint
+	interactive bool
+
+	// Of an attempt that goes on in a transaction of its own: when it was
+	// claimed, by the database's clock and by this process's.
+	at, since time.Time
+}
+
+// claimAlone claims for an attempt with a transaction of its own, in one round
+// trip where the claim is fresh.
 //
 // A fifth of the pool is kept free of attempts, so that copies of a request, and
 // whatever else uses the pool, need not wait where every attempt hangs. A claim
 // that finds no place looks through that rest, and waits for a place only if the
 // request is to run.
-func (s *Store) Claim(ctx context.Context, id idempotency.ID, fp idempotency.Fingerprint) (idempotency.Claim, error) {
+func (s *Store) claimAlone(ctx context.Context, r request) (idempotency.Claim, error) {
 	placed := s.place(ctx, slotPatience)
-	claim := func(ctx context.Context) (idempotency.Claim, error) { return s.claim(ctx, id, fp) }
+	claim := func(ctx context.Context) (idempotency.Claim, error) { return s.claim(ctx, r) }
 	c, err := twice(ctx, s.pool, claim)
 	if err == nil && c.Outcome == idempotency.Fresh && !placed {
 		_ = c.Attempt.Abandon(ctx) // it is made anew when there is a place
@@ -259,30 +345,37 @@ func twice[T any](ctx context.Context, pool *pgxpool.Pool, ask func(context.Cont
 }
 
 // claim claims on one connection.
-func (s *Store) claim(ctx context.Context, id idempotency.ID, fp idempotency.Fingerprint) (idempotency.Claim, error) {
+func (s *Store) claim(ctx context.Context, r request) (idempotency.Claim, error) {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return idempotency.Claim{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
 	defer cancel()
-	tx := &Tx{conn: conn, start: time.Now(), lease: s.lease}
-	found, err := tx.open(ctx, id, fp)
+	tx := &Tx{conn: conn, interactive: r.interactive, start: time.Now(), lease: s.lease}
+	left := s.lease
+	if !r.since.IsZero() {
+		tx.start, left = r.since, max(s.lease-time.Since(r.since), time.Millisecond)
+	}
+	found, err := tx.open(ctx, r, left)
 	if err != nil {
 		// Not for the next one: it may lead to a server that became a standby.
 		_ = conn.Conn().Close(ctx)
 		_ = tx.rollback(ctx)
 		return idempotency.Claim{}, err // which tells more than theirs
 	}
-	outcome, err := found.outcome(fp)
+	outcome, err := found.outcome(r.fp)
 	switch {
 	case err != nil:
 		_ = tx.rollback(ctx)
 		return idempotency.Claim{}, err
 	case outcome == idempotency.Fresh:
+		if !r.at.IsZero() {
+			tx.now = r.at
+		}
 		return idempotency.Claim{
 			Outcome: idempotency.Fresh,
-			Attempt: &attempt{Tx: tx, store: s, id: id, fp: fp, stale: found.stale},
+			Attempt: &attempt{Tx: tx, store: s, id: r.id, fp: r.fp, stale: found.stale},
 		}, nil
 	case outcome == idempotency.Replay && found.replicated:
 		// A wait for a standby that was cut short leaves a record that can be
@@ -344,14 +437,14 @@ func (f found) outcome(fp idempotency.Fingerprint) (idempotency.Outcome, error) 
 	}
 }
 
-// open begins the transaction, tries the locks and reads the record: one round
-// trip. Results are read by Next, since an error from a row's scan would drop
+// open begins the transaction, which may be idle or inside one statement for as
+// long as is left, tries the locks and reads the record: one round trip. Results are read by Next, since an error from a row's scan would drop
 // the batch's prepared statements.
-func (tx *Tx) open(ctx context.Context, id idempotency.ID, fp idempotency.Fingerprint) (found, error) {
+func (tx *Tx) open(ctx context.Context, r request, left time.Duration) (found, error) {
 	batch := new(pgx.Batch)
 	batch.Queue(beginSQL)
-	batch.Queue(lockSQL, milliseconds(tx.lease), requestLock(id, fp), keyLock(id))
-	batch.Queue(recordSQL, id.Scope, id.Key)
+	batch.Queue(lockSQL, milliseconds(left), requestLock(r.id, r.fp), keyLock(r.id))
+	batch.Queue(recordSQL, r.id.Scope, r.id.Key)
 	br := tx.conn.SendBatch(ctx, batch)
 	f, err := readFound(br, tx)
 	return f, errors.Join(err, br.Close())
@@ -387,26 +480,30 @@ func readRecord(br pgx.BatchResults) (rec *idempotency.Record, stale bool, err e
 		return nil, false, err
 	}
 	for rows.Next() {
-		var (
-			r      idempotency.Record
-			fp     []byte
-			header string
-		)
-		err := rows.Scan(&fp, &r.Response.Status, &header, &r.Response.Body, &r.CreatedAt, &r.ExpiresAt, &stale)
-		if err != nil {
+		if rec, stale, err = scanRecord(rows); err != nil {
 			return nil, false, err
 		}
-		if stale {
-			continue // as good as none
-		}
-		copy(r.Fingerprint[:], fp)
-		if err := json.Unmarshal([]byte(header), &r.Response.Header); err != nil {
-			return nil, false, err
-		}
-		r.CreatedAt, r.ExpiresAt = r.CreatedAt.UTC(), r.ExpiresAt.UTC()
-		rec = &r
 	}
 	return rec, stale, rows.Err()
+}
+
+// scanRecord reads one row of recordSQL's, behind what first is for.
+func scanRecord(rows pgx.Rows, first ...any) (rec *idempotency.Record, stale bool, err error) {
+	var (
+		r      idempotency.Record
+		fp     []byte
+		header string
+	)
+	err = rows.Scan(append(first, &fp, &r.Response.Status, &header, &r.Response.Body, &r.CreatedAt, &r.ExpiresAt, &stale)...)
+	if err != nil || stale { // one that has expired is as good as none
+		return nil, stale, err
+	}
+	copy(r.Fingerprint[:], fp)
+	if err := json.Unmarshal([]byte(header), &r.Response.Header); err != nil {
+		return nil, false, err
+	}
+	r.CreatedAt, r.ExpiresAt = r.CreatedAt.UTC(), r.ExpiresAt.UTC()
+	return &r, false, nil
 }
 
 // requestLock returns the number of the lock of this very request.
@@ -449,17 +546,22 @@ type standing struct {
 //   - neither: when the lock was looked for, no request ran, and none had left a
 //     record that lives. One that ended before would show in the later snapshot.
 //
+// A request of this process that is between two transactions, and so without its
+// lock, is known here. Of another process's that is so for the moment that the
+// change takes, it is not.
+//
 // In the other order a request that completes between the two would show as
 // neither. A run ends with its lease, because PostgreSQL ends its session.
 //
 // The transaction begins as a claim's does, though it writes nothing of its own:
 // a standby knows nothing of the primary's locks, and must refuse.
 func (s *Store) Lookup(ctx context.Context, id idempotency.ID) (rec *idempotency.Record, running bool, err error) {
+	met := s.committers != nil && s.committers.runs(id)
 	st, err := twice(ctx, s.pool, func(ctx context.Context) (standing, error) { return s.lookup(ctx, id) })
 	if err != nil {
 		return nil, false, fmt.Errorf("look up idempotency key: %w", err)
 	}
-	return st.record, st.running && st.record == nil, nil
+	return st.record, (st.running || met) && st.record == nil, nil
 }
 
 // lookup looks on one connection.
@@ -542,10 +644,10 @@ func (a *attempt) Abandon(ctx context.Context) error { return a.rollback(ctx) }
 // Complete implements idempotency.Attempt: what is queued, the record and COMMIT
 // travel in one round trip.
 func (a *attempt) Complete(ctx context.Context, resp idempotency.Response) error {
-	if a.conn == nil {
+	if a.ended {
 		return errEnded
 	}
-	err := a.commit(ctx, resp)
+	err := a.keep(ctx, resp)
 	if err != nil {
 		// Where COMMIT may have been heard this changes nothing, and ends the
 		// session either way.
@@ -556,9 +658,9 @@ func (a *attempt) Complete(ctx context.Context, resp idempotency.Response) error
 	return nil
 }
 
-func (a *attempt) commit(ctx context.Context, resp idempotency.Response) error {
+func (a *attempt) keep(ctx context.Context, resp idempotency.Response) error {
 	switch {
-	case time.Since(a.start) >= a.lease:
+	case a.late():
 		return idempotency.ErrSuperseded
 	case a.err != nil:
 		return a.verdict(a.err)
@@ -567,60 +669,17 @@ func (a *attempt) commit(ctx context.Context, resp idempotency.Response) error {
 	if err != nil {
 		return err
 	}
-	body := resp.Body
-	if body == nil {
-		body = []byte{} // nil would be NULL
-	}
 	if a.stale {
 		a.Queue(deleteStaleSQL, a.id.Scope, a.id.Key)
 	}
-	a.Queue(insertSQL, a.id.Scope, a.id.Key, a.fp[:], resp.Status, string(header), body, a.now, a.now.Add(a.store.ttl))
-	br, err := a.flush(ctx, statement{sql: "commit"})
-	if err == nil {
-		var tag pgconn.CommandTag
-		tag, err = br.Exec()
-		err = errors.Join(err, br.Close())
-		// PostgreSQL answers COMMIT of a failed transaction with success.
-		if err == nil && tag.String() != "COMMIT" {
-			return fmt.Errorf("commit ended in %s", tag)
-		}
-	}
-	var pgErr *pgconn.PgError
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, &pgErr) && (br == nil || pgErr.SeverityUnlocalized == "ERROR"), pgconn.SafeToRetry(err):
-		// The server refused a statement before COMMIT, or COMMIT itself, or
-		// was never asked.
-		return a.verdict(err)
-	default:
-		// The session was lost with COMMIT on its way; or ended by an
-		// administrator just as it was done, or while it waited for a standby.
-		return fmt.Errorf("%w: %w", idempotency.ErrInDoubt, err)
-	}
+	a.Queue(insertSQL, a.id.Scope, a.id.Key, a.fp[:], resp.Status, string(header), notNull(resp.Body), a.now, a.now.Add(a.store.ttl))
+	return a.commit(ctx)
 }
 
-// verdict tells what an error means for an attempt of which nothing was kept.
-func (a *attempt) verdict(err error) error {
-	var pgErr *pgconn.PgError
-	if !errors.As(err, &pgErr) {
-		return err
+// notNull spells no bytes as none; nil would be NULL.
+func notNull(b []byte) []byte {
+	if b == nil {
+		return []byte{}
 	}
-	switch {
-	case pgErr.Code == uniqueViolation && pgErr.ConstraintName == "idempotency_keys_pkey":
-		return fmt.Errorf("%w: %w", idempotency.ErrTaken, err)
-	case pgErr.Code == idleInTransactionTimeout,
-		pgErr.Code == queryCanceled && time.Since(a.start) >= a.lease:
-		return fmt.Errorf("%w: %w", idempotency.ErrSuperseded, err)
-	default:
-		return err
-	}
+	return b
 }
-
-// SQLSTATEs that mean something here:
-// https://www.postgresql.org/docs/current/errcodes-appendix.html
-const (
-	uniqueViolation          = "23505"
-	queryCanceled            = "57014"
-	idleInTransactionTimeout = "25P03"
-)

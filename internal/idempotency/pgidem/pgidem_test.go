@@ -44,8 +44,10 @@ var (
 type fixture struct {
 	db    *pgtest.DB
 	pool  *pgxpool.Pool
-	store *pgidem.Store
+	made  *pgidem.Store
+	store idempotency.Store // made, or its view for interactive requests
 	wire  *wire
+	left  bool // attempts are left behind by their groups
 }
 
 func newFixture(t *testing.T, lease time.Duration, change ...func(*pgxpool.Config)) *fixture {
@@ -67,6 +69,7 @@ func newFixture(t *testing.T, lease time.Duration, change ...func(*pgxpool.Confi
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		eventually(t, "a request has left something behind", func() bool { return pgidem.Idle(f.made) })
 		closed := make(chan struct{})
 		go func() {
 			f.pool.Close()
@@ -78,8 +81,48 @@ func newFixture(t *testing.T, lease time.Duration, change ...func(*pgxpool.Confi
 			t.Error("a connection was not given back to the pool")
 		}
 	})
-	f.store = pgidem.New(f.pool, idemtest.TTL, lease)
+	f.made = pgidem.New(f.pool, idemtest.TTL, lease)
+	f.store = f.made.Interactive()
 	return f
+}
+
+// committers has attempts share transactions.
+func (f *fixture) committers() *fixture {
+	f.store = f.made.WithCommitters(2)
+	return f
+}
+
+// grouped has all attempts do so, be one the only member, and wait for handlers
+// however slow they are.
+func (f *fixture) grouped() *fixture {
+	f.committers()
+	pgidem.Gather(f.made, time.Hour)
+	return f
+}
+
+// leftBehind has every attempt's group commit without it.
+func (f *fixture) leftBehind() *fixture {
+	f.committers()
+	f.left = true
+	pgidem.Gather(f.made, time.Nanosecond)
+	pgidem.HandOver(f.made)
+	return f
+}
+
+// each runs test on attempts that have a transaction of their own, that share
+// one, and that were left behind in the next one.
+func each(t *testing.T, test func(*testing.T, func(*fixture) *fixture)) {
+	t.Helper()
+	for name, kind := range map[string]func(*fixture) *fixture{
+		"Alone":      func(f *fixture) *fixture { return f },
+		"Group":      (*fixture).grouped,
+		"LeftBehind": (*fixture).leftBehind,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, kind)
+		})
+	}
 }
 
 func (f *fixture) claim(t *testing.T) idempotency.Claim {
@@ -106,6 +149,9 @@ func (f *fixture) fresh(t *testing.T) (idempotency.Attempt, *pgidem.Tx) {
 	tx, ok := pgidem.FromContext(c.Attempt.Bind(t.Context()))
 	if !ok {
 		t.Fatal("the context is bound to no transaction")
+	}
+	if f.left {
+		eventually(t, "the attempt is not left behind", func() bool { return pgidem.LeftBehind(c.Attempt) })
 	}
 	return c.Attempt, tx
 }
@@ -149,9 +195,9 @@ func eventually(t *testing.T, what string, ok func() bool) {
 
 func TestStore(t *testing.T) {
 	t.Parallel()
-	suite := func(change ...func(*pgxpool.Config)) func(*testing.T, time.Duration) idemtest.Harness {
+	suite := func(kind func(*fixture) *fixture, change ...func(*pgxpool.Config)) func(*testing.T, time.Duration) idemtest.Harness {
 		return func(t *testing.T, lease time.Duration) idemtest.Harness {
-			f := newFixture(t, lease, change...)
+			f := kind(newFixture(t, lease, change...))
 			return idemtest.Harness{
 				Store: f.store,
 				Age: func(t *testing.T, d time.Duration) {
@@ -159,7 +205,8 @@ func TestStore(t *testing.T) {
 				},
 				Expire: func(t *testing.T) {
 					eventually(t, "an attempt is still running", func() bool {
-						return pgtest.QueryVal[int](t, f.db, "select count(*) from pg_stat_activity where datname = current_database() and state = 'idle in transaction'") == 0
+						return pgidem.Running(f.made) == 0 &&
+							pgtest.QueryVal[int](t, f.db, "select count(*) from pg_stat_activity where datname = current_database() and state = 'idle in transaction'") == 0
 					})
 				},
 				Work: func(t *testing.T, ctx context.Context, name string) {
@@ -178,22 +225,30 @@ func TestStore(t *testing.T) {
 	}
 	t.Run("Default", func(t *testing.T) {
 		t.Parallel()
-		idemtest.Run(t, suite())
+		each(t, func(t *testing.T, kind func(*fixture) *fixture) { idemtest.Run(t, suite(kind)) })
+		t.Run("AsItComes", func(t *testing.T) {
+			t.Parallel()
+			idemtest.Run(t, suite((*fixture).committers))
+		})
 	})
 	// What a pooler in transaction mode can carry: no named statements.
 	t.Run("ExecMode", func(t *testing.T) {
 		t.Parallel()
-		idemtest.Run(t, suite(func(c *pgxpool.Config) {
-			c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
-		}))
+		each(t, func(t *testing.T, kind func(*fixture) *fixture) {
+			idemtest.Run(t, suite(kind, func(c *pgxpool.Config) {
+				c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+			}))
+		})
 	})
 	// A database whose defaults are not those that the claim is made for.
 	t.Run("HostileDefaults", func(t *testing.T) {
 		t.Parallel()
-		idemtest.Run(t, suite(func(c *pgxpool.Config) {
-			c.ConnConfig.RuntimeParams["default_transaction_isolation"] = "serializable"
-			c.ConnConfig.RuntimeParams["default_transaction_read_only"] = "on"
-		}))
+		each(t, func(t *testing.T, kind func(*fixture) *fixture) {
+			idemtest.Run(t, suite(kind, func(c *pgxpool.Config) {
+				c.ConnConfig.RuntimeParams["default_transaction_isolation"] = "serializable"
+				c.ConnConfig.RuntimeParams["default_transaction_read_only"] = "on"
+			}))
+		})
 	})
 }
 
@@ -202,28 +257,32 @@ func TestStore_Claim(t *testing.T) {
 
 	t.Run("SurvivesTheLossOfIdleConnections", func(t *testing.T) {
 		t.Parallel()
-		f := newFixture(t, longLease)
-		f.connect(t, 4)
-		f.terminateAll(t)
-		if c := f.claim(t); c.Outcome != idempotency.Fresh {
-			t.Errorf("claim = %v, want fresh", c.Outcome)
-		} else if err := c.Attempt.Complete(t.Context(), resp); err != nil {
-			t.Errorf("Complete: %v", err)
-		}
+		each(t, func(t *testing.T, kind func(*fixture) *fixture) {
+			f := kind(newFixture(t, longLease))
+			f.connect(t, 4)
+			f.terminateAll(t)
+			if c := f.claim(t); c.Outcome != idempotency.Fresh {
+				t.Errorf("claim = %v, want fresh", c.Outcome)
+			} else if err := c.Attempt.Complete(t.Context(), resp); err != nil {
+				t.Errorf("Complete: %v", err)
+			}
+		})
 	})
 
 	t.Run("NoConnectionLeft", func(t *testing.T) {
 		t.Parallel()
-		f := newFixture(t, longLease, func(c *pgxpool.Config) { c.MaxConns = 1 })
-		a, _ := f.fresh(t)
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		defer cancel()
-		if c, err := f.store.Claim(ctx, idempotency.ID{Scope: "s", Key: "k"}, fp); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("Claim = %v, %v; want the deadline's error", c.Outcome, err)
-		}
-		if err := a.Complete(t.Context(), resp); err != nil {
-			t.Errorf("the attempt that has the connection: %v", err)
-		}
+		each(t, func(t *testing.T, kind func(*fixture) *fixture) {
+			f := kind(newFixture(t, longLease, func(c *pgxpool.Config) { c.MaxConns = 1 }))
+			a, _ := f.fresh(t)
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			if c, err := f.store.Claim(ctx, idempotency.ID{Scope: "s", Key: "k"}, fp); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("Claim = %v, %v; want the deadline's error", c.Outcome, err)
+			}
+			if err := a.Complete(t.Context(), resp); err != nil {
+				t.Errorf("the attempt that has the connection: %v", err)
+			}
+		})
 	})
 
 	t.Run("NoServer", func(t *testing.T) {
@@ -240,104 +299,110 @@ func TestStore_Claim(t *testing.T) {
 
 	t.Run("SilentServer", func(t *testing.T) {
 		t.Parallel()
-		f := newFixture(t, longLease)
-		f.connect(t, 1)
-		f.wire.silence()
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		defer cancel()
-		if c, err := f.store.Claim(ctx, id, fp); err == nil {
-			t.Errorf("Claim = %v from a silent server", c.Outcome)
-		}
-		f.wire.heal()
-		f.wantNothingKept(t)
+		each(t, func(t *testing.T, kind func(*fixture) *fixture) {
+			f := kind(newFixture(t, longLease))
+			f.connect(t, 1)
+			f.wire.silence()
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			if c, err := f.store.Claim(ctx, id, fp); err == nil {
+				t.Errorf("Claim = %v from a silent server", c.Outcome)
+			}
+			f.wire.heal()
+			f.wantNothingKept(t)
+		})
 	})
 
 	// As when a firewall forgets its flows: what is open hears nothing any more,
 	// what is opened anew does.
 	t.Run("OldConnectionsGoSilent", func(t *testing.T) {
 		t.Parallel()
-		f := newFixture(t, longLease)
-		f.connect(t, 8)
-		f.wire.deafen()
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // the middleware's patience
-		defer cancel()
-		c, err := f.store.Claim(ctx, id, fp)
-		if err != nil || c.Outcome != idempotency.Fresh {
-			t.Fatalf("Claim = %v, %v; want fresh", c.Outcome, err)
-		}
-		if err := c.Attempt.Complete(t.Context(), resp); err != nil {
-			t.Errorf("Complete: %v", err)
-		}
-		f.wire.heal()
+		each(t, func(t *testing.T, kind func(*fixture) *fixture) {
+			f := kind(newFixture(t, longLease))
+			f.connect(t, 8)
+			f.wire.deafen()
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // the middleware's patience
+			defer cancel()
+			c, err := f.store.Claim(ctx, id, fp)
+			if err != nil || c.Outcome != idempotency.Fresh {
+				t.Fatalf("Claim = %v, %v; want fresh", c.Outcome, err)
+			}
+			if err := c.Attempt.Complete(t.Context(), resp); err != nil {
+				t.Errorf("Complete: %v", err)
+			}
+			f.wire.heal()
+		})
 	})
 
 	// Where every attempt hangs, nobody else has to.
 	t.Run("PoolFullOfAttempts", func(t *testing.T) {
 		t.Parallel()
-		f := newFixture(t, longLease, func(c *pgxpool.Config) { c.MaxConns = 5 })
-		key := func(k string) idempotency.ID { return idempotency.ID{Scope: "s", Key: k} }
-		ask := func(k string, fp idempotency.Fingerprint) (idempotency.Claim, error) {
-			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-			defer cancel()
-			return f.store.Claim(ctx, key(k), fp)
-		}
-		done, err := ask("done", fp)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := done.Attempt.Complete(t.Context(), resp); err != nil {
-			t.Fatal(err)
-		}
-		var running []idempotency.Attempt
-		for _, k := range []string{"a", "b", "c", "d"} {
-			c, err := ask(k, fp)
+		each(t, func(t *testing.T, kind func(*fixture) *fixture) {
+			f := kind(newFixture(t, longLease, func(c *pgxpool.Config) { c.MaxConns = 5 }))
+			key := func(k string) idempotency.ID { return idempotency.ID{Scope: "s", Key: k} }
+			ask := func(k string, fp idempotency.Fingerprint) (idempotency.Claim, error) {
+				ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+				defer cancel()
+				return f.store.Claim(ctx, key(k), fp)
+			}
+			done, err := ask("done", fp)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := done.Attempt.Complete(t.Context(), resp); err != nil {
+				t.Fatal(err)
+			}
+			var running []idempotency.Attempt
+			for _, k := range []string{"a", "b", "c", "d"} {
+				c, err := ask(k, fp)
+				if err != nil || c.Outcome != idempotency.Fresh {
+					t.Fatalf("Claim = %v, %v; want fresh", c.Outcome, err)
+				}
+				t.Cleanup(func() { _ = c.Attempt.Abandon(context.Background()) })
+				running = append(running, c.Attempt)
+			}
+			for _, want := range []struct {
+				key     string
+				fp      idempotency.Fingerprint
+				outcome idempotency.Outcome
+			}{
+				{"a", fp, idempotency.InFlight},
+				{"a", idempotency.Fingerprint{1}, idempotency.Mismatch},
+				{"done", fp, idempotency.Replay},
+				{"done", idempotency.Fingerprint{1}, idempotency.Mismatch},
+			} {
+				if c, err := ask(want.key, want.fp); err != nil || c.Outcome != want.outcome {
+					t.Errorf("Claim(%s) = %v, %v; want %v", want.key, c.Outcome, err, want.outcome)
+				}
+			}
+			if c, err := ask("e", fp); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("a fifth attempt: %v, %v; want the deadline's error", c.Outcome, err)
+			}
+			if got := pgtest.QueryVal[int](t, f.db, "select count(*) from pg_locks where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database())"); got != 8 {
+				t.Errorf("%d locks are held by 4 attempts, want 8", got)
+			}
+			if err := running[0].Complete(t.Context(), resp); err != nil {
+				t.Fatal(err)
+			}
+			c, err := ask("e", fp)
 			if err != nil || c.Outcome != idempotency.Fresh {
-				t.Fatalf("Claim = %v, %v; want fresh", c.Outcome, err)
+				t.Fatalf("when there is a place: %v, %v; want fresh", c.Outcome, err)
 			}
-			t.Cleanup(func() { _ = c.Attempt.Abandon(context.Background()) })
-			running = append(running, c.Attempt)
-		}
-		for _, want := range []struct {
-			key     string
-			fp      idempotency.Fingerprint
-			outcome idempotency.Outcome
-		}{
-			{"a", fp, idempotency.InFlight},
-			{"a", idempotency.Fingerprint{1}, idempotency.Mismatch},
-			{"done", fp, idempotency.Replay},
-			{"done", idempotency.Fingerprint{1}, idempotency.Mismatch},
-		} {
-			if c, err := ask(want.key, want.fp); err != nil || c.Outcome != want.outcome {
-				t.Errorf("Claim(%s) = %v, %v; want %v", want.key, c.Outcome, err, want.outcome)
+			if err := c.Attempt.Abandon(t.Context()); err != nil {
+				t.Error(err)
 			}
-		}
-		if c, err := ask("e", fp); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("a fifth attempt: %v, %v; want the deadline's error", c.Outcome, err)
-		}
-		if got := pgtest.QueryVal[int](t, f.db, "select count(*) from pg_locks where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database())"); got != 8 {
-			t.Errorf("%d locks are held by 4 attempts, want 8", got)
-		}
-		if err := running[0].Complete(t.Context(), resp); err != nil {
-			t.Fatal(err)
-		}
-		c, err := ask("e", fp)
-		if err != nil || c.Outcome != idempotency.Fresh {
-			t.Fatalf("when there is a place: %v, %v; want fresh", c.Outcome, err)
-		}
-		if err := c.Attempt.Abandon(t.Context()); err != nil {
-			t.Error(err)
-		}
-		// Places come back however an attempt, or a claim, ends.
-		for range 20 {
-			if c, err := ask("f", fp); err != nil || c.Outcome != idempotency.Fresh {
-				t.Fatalf("Claim = %v, %v; want fresh", c.Outcome, err)
-			} else if err := c.Attempt.Abandon(t.Context()); err != nil {
-				t.Fatal(err)
+			// Places come back however an attempt, or a claim, ends.
+			for range 20 {
+				if c, err := ask("f", fp); err != nil || c.Outcome != idempotency.Fresh {
+					t.Fatalf("Claim = %v, %v; want fresh", c.Outcome, err)
+				} else if err := c.Attempt.Abandon(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := ask("done", fp); err != nil {
+					t.Fatal(err)
+				}
 			}
-			if _, err := ask("done", fp); err != nil {
-				t.Fatal(err)
-			}
-		}
+		})
 	})
 
 	t.Run("BoundsTheSession", func(t *testing.T) {
@@ -780,21 +845,23 @@ func TestAttempt_Complete(t *testing.T) {
 		}
 		t.Run("InsideTheCommittingPipeline", func(t *testing.T) {
 			t.Parallel()
-			f := newFixture(t, longLease)
-			a, tx := f.fresh(t)
-			tx.Queue("insert into work values ('w')")
-			tx.Queue("select pg_sleep(60)")
-			done := make(chan error)
-			go func() { done <- a.Complete(t.Context(), resp) }()
-			eventually(t, "the pipeline is not running", func() bool {
-				return pgtest.QueryVal[int](t, f.db, "select count(*) from pg_stat_activity where wait_event = 'PgSleep'") == 1
+			each(t, func(t *testing.T, kind func(*fixture) *fixture) {
+				f := kind(newFixture(t, longLease))
+				a, tx := f.fresh(t)
+				tx.Queue("insert into work values ('w')")
+				tx.Queue("select pg_sleep(60)")
+				done := make(chan error)
+				go func() { done <- a.Complete(t.Context(), resp) }()
+				eventually(t, "the pipeline is not running", func() bool {
+					return pgtest.QueryVal[int](t, f.db, "select count(*) from pg_stat_activity where wait_event = 'PgSleep'") == 1
+				})
+				f.terminateAll(t)
+				// The server said so before it came to COMMIT.
+				if err := <-done; err == nil || errors.Is(err, idempotency.ErrInDoubt) {
+					t.Errorf("Complete = %v, want a plain error", err)
+				}
+				f.wantNothingKept(t)
 			})
-			f.terminateAll(t)
-			// The server said so before it came to COMMIT.
-			if err := <-done; err == nil || errors.Is(err, idempotency.ErrInDoubt) {
-				t.Errorf("Complete = %v, want a plain error", err)
-			}
-			f.wantNothingKept(t)
 		})
 	})
 
@@ -802,30 +869,34 @@ func TestAttempt_Complete(t *testing.T) {
 		t.Parallel()
 		t.Run("BeforeTheServerHeard", func(t *testing.T) {
 			t.Parallel()
-			f := newFixture(t, longLease)
-			a, tx := f.fresh(t)
-			tx.Queue("insert into work values ('w')")
-			f.wire.dropNextWrite()
-			if err := a.Complete(t.Context(), resp); err == nil {
-				t.Error("Complete succeeded")
-			}
-			f.wantNothingKept(t)
+			each(t, func(t *testing.T, kind func(*fixture) *fixture) {
+				f := kind(newFixture(t, longLease))
+				a, tx := f.fresh(t)
+				tx.Queue("insert into work values ('w')")
+				f.wire.dropNextWrite()
+				if err := a.Complete(t.Context(), resp); err == nil {
+					t.Error("Complete succeeded")
+				}
+				f.wantNothingKept(t)
+			})
 		})
 		t.Run("BeforeTheClientHeard", func(t *testing.T) {
 			t.Parallel()
-			f := newFixture(t, longLease)
-			a, tx := f.fresh(t)
-			tx.Queue("insert into work values ('w')")
-			f.wire.loseAnswer("COMMIT\x00")
-			if err := a.Complete(t.Context(), resp); !errors.Is(err, idempotency.ErrInDoubt) {
-				t.Errorf("Complete = %v, want ErrInDoubt", err)
-			}
-			if c := f.claim(t); c.Outcome != idempotency.Replay {
-				t.Errorf("the next claim is %v, want replay: it was committed", c.Outcome)
-			}
-			if w, r := f.work(t), f.records(t); w != 1 || r != 1 {
-				t.Errorf("%d rows of work and %d records, want one each", w, r)
-			}
+			each(t, func(t *testing.T, kind func(*fixture) *fixture) {
+				f := kind(newFixture(t, longLease))
+				a, tx := f.fresh(t)
+				tx.Queue("insert into work values ('w')")
+				f.wire.loseAnswer("COMMIT\x00")
+				if err := a.Complete(t.Context(), resp); !errors.Is(err, idempotency.ErrInDoubt) {
+					t.Errorf("Complete = %v, want ErrInDoubt", err)
+				}
+				if c := f.claim(t); c.Outcome != idempotency.Replay {
+					t.Errorf("the next claim is %v, want replay: it was committed", c.Outcome)
+				}
+				if w, r := f.work(t), f.records(t); w != 1 || r != 1 {
+					t.Errorf("%d rows of work and %d records, want one each", w, r)
+				}
+			})
 		})
 		t.Run("BetweenClaimAndQuestion", func(t *testing.T) {
 			t.Parallel()
@@ -845,51 +916,70 @@ func TestAttempt_Complete(t *testing.T) {
 
 	t.Run("DeadlineInsideThePipeline", func(t *testing.T) {
 		t.Parallel()
-		f := newFixture(t, longLease)
-		a, tx := f.fresh(t)
-		tx.Queue("insert into work values ('w')")
-		tx.Queue("select pg_sleep(60)")
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-		defer cancel()
-		if err := a.Complete(ctx, resp); !errors.Is(err, idempotency.ErrInDoubt) {
-			t.Errorf("Complete = %v, want ErrInDoubt", err)
-		}
-		f.wantNothingKept(t) // and the backend has noticed that nobody listens
+		each(t, func(t *testing.T, kind func(*fixture) *fixture) {
+			f := kind(newFixture(t, longLease))
+			a, tx := f.fresh(t)
+			tx.Queue("insert into work values ('w')")
+			tx.Queue("select pg_sleep(60)")
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			if err := a.Complete(ctx, resp); !errors.Is(err, idempotency.ErrInDoubt) {
+				t.Errorf("Complete = %v, want ErrInDoubt", err)
+			}
+			f.wantNothingKept(t) // and the backend has noticed that nobody listens
+		})
 	})
 
 	// A record that the locks did not keep out: another program's, or a lock
 	// that was lost.
 	t.Run("RecordStandsAlready", func(t *testing.T) {
 		t.Parallel()
-		f := newFixture(t, longLease)
-		a, tx := f.fresh(t)
-		tx.Queue("insert into work values ('w')")
-		f.db.Exec(t, `insert into idempotency_keys (scope, key, fingerprint, status, header, body, created_at, expires_at)
-			values ($1, $2, $3, 200, '{}', 'theirs', now(), now() + interval '1 day')`, id.Scope, id.Key, fp[:])
-		if err := a.Complete(t.Context(), resp); !errors.Is(err, idempotency.ErrTaken) {
-			t.Errorf("Complete = %v, want ErrTaken", err)
-		}
-		if got := f.work(t); got != 0 {
-			t.Errorf("%d rows of work were kept beside another's record", got)
-		}
-		if c := f.claim(t); c.Outcome != idempotency.Replay || string(c.Record.Response.Body) != "theirs" {
-			t.Errorf("the next claim is %+v, want a replay of theirs", c)
-		}
+		each(t, func(t *testing.T, kind func(*fixture) *fixture) {
+			f := kind(newFixture(t, longLease))
+			a, tx := f.fresh(t)
+			tx.Queue("insert into work values ('w')")
+			f.db.Exec(t, `insert into idempotency_keys (scope, key, fingerprint, status, header, body, created_at, expires_at)
+				values ($1, $2, $3, 200, '{}', 'theirs', now(), now() + interval '1 day')`, id.Scope, id.Key, fp[:])
+			if err := a.Complete(t.Context(), resp); !errors.Is(err, idempotency.ErrTaken) {
+				t.Errorf("Complete = %v, want ErrTaken", err)
+			}
+			if got := f.work(t); got != 0 {
+				t.Errorf("%d rows of work were kept beside another's record", got)
+			}
+			if c := f.claim(t); c.Outcome != idempotency.Replay || string(c.Record.Response.Body) != "theirs" {
+				t.Errorf("the next claim is %+v, want a replay of theirs", c)
+			}
+		})
+	})
+
+	// PostgreSQL answers COMMIT of a failed transaction with success, and ROLLBACK.
+	t.Run("NotATagOfCommit", func(t *testing.T) {
+		t.Parallel()
+		each(t, func(t *testing.T, kind func(*fixture) *fixture) {
+			f := kind(newFixture(t, longLease))
+			a, _ := f.fresh(t)
+			f.wire.forgeNextCommit()
+			if err := a.Complete(t.Context(), resp); err == nil {
+				t.Error("Complete succeeded")
+			}
+		})
 	})
 
 	t.Run("UniqueViolationOfTheWork", func(t *testing.T) {
 		t.Parallel()
-		f := newFixture(t, longLease)
-		f.db.Exec(t, "create unique index on work (name)")
-		f.db.Exec(t, "insert into work values ('w')")
-		a, tx := f.fresh(t)
-		tx.Queue("insert into work values ('w')")
-		if err := a.Complete(t.Context(), resp); err == nil || errors.Is(err, idempotency.ErrTaken) {
-			t.Errorf("Complete = %v, want a plain error", err)
-		}
-		if got := f.records(t); got != 0 {
-			t.Errorf("%d records were kept", got)
-		}
+		each(t, func(t *testing.T, kind func(*fixture) *fixture) {
+			f := kind(newFixture(t, longLease))
+			f.db.Exec(t, "create unique index on work (name)")
+			f.db.Exec(t, "insert into work values ('w')")
+			a, tx := f.fresh(t)
+			tx.Queue("insert into work values ('w')")
+			if err := a.Complete(t.Context(), resp); err == nil || errors.Is(err, idempotency.ErrTaken) {
+				t.Errorf("Complete = %v, want a plain error", err)
+			}
+			if got := f.records(t); got != 0 {
+				t.Errorf("%d records were kept", got)
+			}
+		})
 	})
 }
 
@@ -913,23 +1003,25 @@ func TestAttempt_Lease(t *testing.T) {
 
 	t.Run("InsideTheCommittingPipeline", func(t *testing.T) {
 		t.Parallel()
-		f := newFixture(t, lease)
-		lock, err := f.db.Pool.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := lock.Exec(t.Context(), "lock table work in share mode"); err != nil {
-			t.Fatal(err)
-		}
-		a, tx := f.fresh(t)
-		tx.Queue("insert into work values ('w')")
-		if err := a.Complete(t.Context(), resp); !errors.Is(err, idempotency.ErrSuperseded) {
-			t.Errorf("Complete = %v, want ErrSuperseded", err)
-		}
-		if err := lock.Rollback(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		f.wantNothingKept(t)
+		each(t, func(t *testing.T, kind func(*fixture) *fixture) {
+			f := kind(newFixture(t, lease))
+			lock, err := f.db.Pool.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := lock.Exec(t.Context(), "lock table work in share mode"); err != nil {
+				t.Fatal(err)
+			}
+			a, tx := f.fresh(t)
+			tx.Queue("insert into work values ('w')")
+			if err := a.Complete(t.Context(), resp); !errors.Is(err, idempotency.ErrSuperseded) {
+				t.Errorf("Complete = %v, want ErrSuperseded", err)
+			}
+			if err := lock.Rollback(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			f.wantNothingKept(t)
+		})
 	})
 
 	// A lease is for the whole attempt: a statement that begins late gets what
@@ -1073,6 +1165,7 @@ type wire struct {
 	conns   []net.Conn
 	dropOut bool   // the next write never arrives, and the connection ends
 	lose    string // the answer with this in it never arrives, and the connection ends
+	forge   bool   // the next COMMIT is told to be something else
 }
 
 func (w *wire) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -1091,6 +1184,7 @@ func (w *wire) Dial(ctx context.Context, network, addr string) (net.Conn, error)
 func (w *wire) trips() int             { w.mu.Lock(); defer w.mu.Unlock(); return w.count }
 func (w *wire) silence()               { w.set(func() { w.silent = true }) }
 func (w *wire) dropNextWrite()         { w.set(func() { w.dropOut = true }) }
+func (w *wire) forgeNextCommit()       { w.set(func() { w.forge = true }) }
 func (w *wire) loseAnswer(with string) { w.set(func() { w.lose = with }) }
 
 // deafen silences the connections that there are, and not the next ones.
@@ -1143,6 +1237,10 @@ func (c *wireConn) Read(p []byte) (int, error) {
 		c.wire.lose = ""
 		_ = c.Close()
 		return 0, io.ErrUnexpectedEOF
+	}
+	if tag := []byte("COMMIT\x00"); c.wire.forge && bytes.Contains(p[:n], tag) {
+		c.wire.forge = false
+		copy(p, bytes.Replace(p[:n], tag, []byte("NOTHIN\x00"), 1))
 	}
 	if c.asked && n > 0 {
 		c.asked = false

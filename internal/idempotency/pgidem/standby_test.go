@@ -20,6 +20,19 @@ import (
 // acknowledged by a replay.
 func TestStore_Claim_StandbyAway(t *testing.T) {
 	t.Parallel()
+	for name, kind := range map[string]func(*pgidem.Store){
+		"Alone": func(*pgidem.Store) {},
+		"Group": func(s *pgidem.Store) { pgidem.Gather(s.WithCommitters(2), time.Hour) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testStandbyAway(t, kind)
+		})
+	}
+}
+
+func testStandbyAway(t *testing.T, kind func(*pgidem.Store)) {
+	t.Helper()
 	ctx := t.Context()
 	server, err := localpg.Start(ctx, localpg.Options{})
 	if err != nil {
@@ -55,6 +68,7 @@ func TestStore_Claim_StandbyAway(t *testing.T) {
 		})
 	}
 	store := pgidem.New(pool, time.Hour, 30*time.Second)
+	kind(store)
 	id := idempotency.ID{Scope: "m", Key: "k"}
 	fp := idempotency.FingerprintOf("POST", "/", nil)
 

@@ -3,11 +3,15 @@ package pgidem
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"intentd/internal/idempotency"
 )
 
 // Tx is a transaction that saves round trips: what nobody waits for is queued,
@@ -16,19 +20,33 @@ import (
 //
 // A statement that fails dooms the transaction, as in PostgreSQL: nothing of it
 // can be kept.
+//
+// What is queued may be written by a later transaction than the one that the
+// claim was made in: where the attempt shares a transaction, and another's
+// statement fails, or its handler is slow (see the package's comment). So no
+// statement may take what is answered from transaction_timestamp() or anything
+// else that is the transaction's; it is given Time.
 type Tx struct {
-	conn  *pgxpool.Conn // nil once the transaction has ended
-	queue []statement
-	now   time.Time     // transaction_timestamp()
-	start time.Time     // not after now, on this process's monotonic clock
-	lease time.Duration // how long the transaction may live, from start
-	err   error         // the first failure
-	slot  func()        // gives the attempt's place back; nil while it has none
+	conn        *pgxpool.Conn // nil once the transaction has ended, and where it is shared
+	interactive bool          // may ask
+	ended       bool
+	queue       []statement
+	now         time.Time     // when it was claimed, by the database's clock
+	start       time.Time     // not after now, on this process's monotonic clock
+	lease       time.Duration // how long the attempt may live, from start
+	err         error         // the first failure
+	slot        func()        // gives the attempt's place back; nil while it has none
 }
 
 type statement struct {
 	sql  string
 	args []any
+}
+
+// step is a statement that must affect so many rows.
+type step struct {
+	statement
+	rows int64
 }
 
 type txKey struct{}
@@ -41,22 +59,25 @@ func FromContext(ctx context.Context) (*Tx, bool) {
 
 var errEnded = errors.New("pgidem: transaction has ended")
 
-// Time is PostgreSQL's transaction_timestamp().
+// Time is when the attempt was claimed: transaction_timestamp() of the claim. It
+// is the time for all that the attempt writes and answers.
 func (tx *Tx) Time() time.Time { return tx.now }
 
 // Queue adds a statement that nobody waits for. Its error is that of the next
 // Query or Exec, or of the attempt's Complete. A statement queued after the
 // attempt's end is dropped: its fate has been decided.
 func (tx *Tx) Queue(sql string, args ...any) {
-	if tx.conn != nil {
+	if !tx.ended {
 		tx.queue = append(tx.queue, statement{sql, args})
 	}
 }
 
 // Query sends what is queued and sql in one round trip, and returns sql's rows,
 // which must be closed before the transaction is used again. Read them with
-// Next and the pgx collectors.
+// Next and the pgx collectors. It panics unless the route is mounted with
+// idempotency.Options.Interactive.
 func (tx *Tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	tx.mustBeInteractive()
 	br, err := tx.flush(ctx, statement{sql, args})
 	if err != nil {
 		return nil, err
@@ -70,8 +91,9 @@ func (tx *Tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, err
 }
 
 // Exec sends what is queued and sql in one round trip, and returns the number
-// of rows that sql affected.
+// of rows that sql affected. It panics as Query does.
 func (tx *Tx) Exec(ctx context.Context, sql string, args ...any) (int64, error) {
+	tx.mustBeInteractive()
 	br, err := tx.flush(ctx, statement{sql, args})
 	if err != nil {
 		return 0, err
@@ -81,6 +103,14 @@ func (tx *Tx) Exec(ctx context.Context, sql string, args ...any) (int64, error) 
 		return 0, tx.fail(err)
 	}
 	return tag.RowsAffected(), nil
+}
+
+// mustBeInteractive panics in an attempt that may share its transaction, whether
+// or not it happens to: a mistake in mounting must not show only under load.
+func (tx *Tx) mustBeInteractive() {
+	if !tx.interactive {
+		panic("pgidem: a question inside an attempt that may share its transaction: its route must be mounted with idempotency.Options.Interactive")
+	}
 }
 
 // batchRows ends the batch with its last rows.
@@ -102,7 +132,7 @@ func (r *batchRows) Close() {
 // and leaves last's to be read.
 func (tx *Tx) flush(ctx context.Context, last ...statement) (pgx.BatchResults, error) {
 	switch {
-	case tx.conn == nil:
+	case tx.ended:
 		return nil, errEnded
 	case tx.err != nil:
 		return nil, tx.err
@@ -132,6 +162,83 @@ func (tx *Tx) flush(ctx context.Context, last ...statement) (pgx.BatchResults, e
 	return br, nil
 }
 
+// commit sends what is queued, COMMIT, and what the session is to do next. Its
+// error is
+//   - ErrSuperseded, ErrTaken or another plain one: nothing was kept;
+//   - ErrInDoubt: it is not known whether all of it was.
+//
+// A session that did not do what was next, each on so many rows, is closed.
+func (tx *Tx) commit(ctx context.Context, next ...step) error {
+	statements := []statement{{sql: "commit"}}
+	for _, s := range next {
+		statements = append(statements, s.statement)
+	}
+	br, err := tx.flush(ctx, statements...)
+	if err == nil {
+		var tag pgconn.CommandTag
+		tag, err = br.Exec()
+		committed := err == nil && tag.String() == "COMMIT"
+		failed := false
+		for _, s := range next {
+			if committed && !failed {
+				tag, err := br.Exec()
+				failed = err != nil || tag.RowsAffected() != s.rows
+			}
+		}
+		closed := br.Close()
+		if failed {
+			_ = tx.conn.Conn().Close(ctx)
+		} else {
+			err = errors.Join(err, closed)
+		}
+		// PostgreSQL answers COMMIT of a failed transaction with success.
+		if err == nil && !committed {
+			return fmt.Errorf("commit ended in %s", tag)
+		}
+	}
+	var pgErr *pgconn.PgError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &pgErr) && (br == nil || pgErr.SeverityUnlocalized == "ERROR"), pgconn.SafeToRetry(err):
+		// The server refused a statement before COMMIT, or COMMIT itself, or
+		// was never asked.
+		return tx.verdict(err)
+	default:
+		// The session was lost with COMMIT on its way; or ended by an
+		// administrator just as it was done, or while it waited for a standby.
+		return fmt.Errorf("%w: %w", idempotency.ErrInDoubt, err)
+	}
+}
+
+// verdict tells what an error means for an attempt of which nothing was kept.
+func (tx *Tx) verdict(err error) error {
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) {
+		return err
+	}
+	switch {
+	case pgErr.Code == uniqueViolation && pgErr.ConstraintName == "idempotency_keys_pkey":
+		return fmt.Errorf("%w: %w", idempotency.ErrTaken, err)
+	case pgErr.Code == idleInTransactionTimeout,
+		pgErr.Code == queryCanceled && tx.late():
+		return fmt.Errorf("%w: %w", idempotency.ErrSuperseded, err)
+	default:
+		return err
+	}
+}
+
+// SQLSTATEs that mean something here:
+// https://www.postgresql.org/docs/current/errcodes-appendix.html
+const (
+	uniqueViolation          = "23505"
+	queryCanceled            = "57014"
+	idleInTransactionTimeout = "25P03"
+)
+
+// late says whether the attempt is past its lease.
+func (tx *Tx) late() bool { return time.Since(tx.start) >= tx.lease }
+
 // fail remembers the first failure, and returns err.
 func (tx *Tx) fail(err error) error {
 	if tx.err == nil {
@@ -143,7 +250,7 @@ func (tx *Tx) fail(err error) error {
 // rollback ends the transaction, and gives its connection back: at once, or to
 // be destroyed where it can not be told to be idle.
 func (tx *Tx) rollback(ctx context.Context) error {
-	if tx.conn == nil {
+	if tx.ended {
 		return nil
 	}
 	defer tx.release()
@@ -158,8 +265,7 @@ func (tx *Tx) rollback(ctx context.Context) error {
 // connection that is not idle outside a transaction.
 func (tx *Tx) release() {
 	tx.conn.Release()
-	tx.conn = nil
-	tx.queue = nil
+	tx.conn, tx.queue, tx.ended = nil, nil, true
 	if tx.slot != nil {
 		tx.slot()
 	}
