@@ -105,7 +105,7 @@ func postgresBackend(ctx context.Context, c config, log *slog.Logger, db *databa
 		intents: pgintent.New(pool, func(ctx context.Context) (pgintent.Tx, bool) {
 			return pgidem.FromContext(ctx)
 		}),
-		keys:    pgidem.New(pool, c.TTL, c.Lease),
+		keys:    pgidem.New(pool, c.TTL, c.Lease).WithCommitters(c.Committers),
 		prepare: func(ctx context.Context) { prepareSchema(ctx, db.url, log) },
 		ready:   func(ctx context.Context) error { return schemaReady(ctx, pool) },
 		lag: func(ctx context.Context) (map[string]time.Duration, error) {

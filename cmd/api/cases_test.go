@@ -164,7 +164,7 @@ func case04(t *testing.T, db *pgtest.DB) {
 }
 
 func case05(t *testing.T, db *pgtest.DB) {
-	replicas := []*replica{startOn(t, db), startOn(t, db), startOn(t, db)}
+	replicas := []*replica{startOn(t, db), startOn(t, db), startOn(t, db, "IDEMPOTENCY_COMMITTERS=0")}
 	for round := range 100 {
 		key := fmt.Sprint("K", round)
 		replies := make([]reply, 50)

@@ -42,6 +42,7 @@ type config struct {
 	DemoKeys        demoKeys      `env:"API_DEMO_KEYS" help:"comma-separated merchant=token:role; a bare word is merchant and token, no role is api; they work beside those of api keys"`
 	TTL             time.Duration `env:"IDEMPOTENCY_TTL" envDefault:"24h" help:"how long an answer is replayed, from its claim"`
 	Lease           time.Duration `env:"IDEMPOTENCY_LEASE" envDefault:"30s" help:"how long a request may run and hold its key"`
+	Committers      int           `env:"IDEMPOTENCY_COMMITTERS" envDefault:"2" help:"how many transactions at a time gather requests that arrive together; 0: each request its own"`
 	SweepInterval   time.Duration `env:"SWEEP_INTERVAL" envDefault:"5s" help:"from one round of the sweeper to the next, a tenth more or less"`
 	SweepBatch      int           `env:"SWEEP_BATCH" envDefault:"500" help:"rows that one statement of the sweeper takes"`
 	MaxConns        int32         `env:"DB_MAX_CONNS" envDefault:"20" help:"most connections to the database; a running request costs one"`
@@ -160,6 +161,7 @@ func parseConfig(environ []string) (config, error) {
 	}
 	check("Lease", "must be from 100ms to 1h", c.Lease >= 100*time.Millisecond && c.Lease <= time.Hour)
 	check("TTL", "must be from IDEMPOTENCY_LEASE to 8760h (a year)", c.TTL >= c.Lease && c.TTL <= 8760*time.Hour)
+	check("Committers", "must be from 0 to 100", c.Committers >= 0 && c.Committers <= 100)
 	check("SweepInterval", "must be from 10ms to 1h", c.SweepInterval >= 10*time.Millisecond && c.SweepInterval <= time.Hour)
 	check("SweepBatch", "must be from 1 to 100000", c.SweepBatch >= 1 && c.SweepBatch <= 100_000)
 	check("MaxConns", "must be from 1 to 10000", c.MaxConns >= 1 && c.MaxConns <= 10_000)
@@ -238,7 +240,7 @@ Usage:
 It is configured by its environment; durations are written as in 300ms, 30s, 24h:
 `)
 	for f := range reflect.TypeFor[config]().Fields() {
-		fmt.Fprintf(&b, "  %-18s %s", f.Tag.Get("env"), f.Tag.Get("help"))
+		fmt.Fprintf(&b, "  %-22s %s", f.Tag.Get("env"), f.Tag.Get("help"))
 		if def, ok := f.Tag.Lookup("envDefault"); ok {
 			fmt.Fprintf(&b, " (%s)", def)
 		}

@@ -44,7 +44,7 @@ func TestRun_Commands(t *testing.T) {
 				t.Errorf("%s: exit code %d", flag, code)
 			}
 			for _, want := range []string{
-				"API_ADDR", "127.0.0.1:8080", "ADMIN_ADDR", "127.0.0.1:9090", "DATABASE_URL", "API_STORE", "IDEMPOTENCY_STORE", "REDIS_URL", "API_DEMO_KEYS", "IDEMPOTENCY_TTL", "24h", "IDEMPOTENCY_LEASE", "30s",
+				"API_ADDR", "127.0.0.1:8080", "ADMIN_ADDR", "127.0.0.1:9090", "DATABASE_URL", "API_STORE", "IDEMPOTENCY_STORE", "REDIS_URL", "API_DEMO_KEYS", "IDEMPOTENCY_TTL", "24h", "IDEMPOTENCY_LEASE", "30s", "IDEMPOTENCY_COMMITTERS",
 				"SWEEP_INTERVAL", "SWEEP_BATCH", "500", "DB_MAX_CONNS", "SHUTDOWN_TIMEOUT", "15s", "LOG_FORMAT", "LOG_LEVEL", "migrate", "version", "api keys create|list|revoke", "merchant=token:role",
 			} {
 				if !strings.Contains(out, want) {
@@ -75,7 +75,7 @@ func TestRun_Commands(t *testing.T) {
 		const secret = "hunter2"
 		code, _, diag := call(t, []string{
 			"API_ADDR=" + secret, "ADMIN_ADDR=" + secret, "DATABASE_URL=postgres://u:" + secret + "@[bad", "API_STORE=" + secret, "API_DEMO_KEYS=m=" + secret + " x",
-			"IDEMPOTENCY_TTL=24", "IDEMPOTENCY_LEASE=" + secret, "SWEEP_INTERVAL=0s", "SWEEP_BATCH=0", "DB_MAX_CONNS=many", "SHUTDOWN_TIMEOUT=-1s",
+			"IDEMPOTENCY_TTL=24", "IDEMPOTENCY_LEASE=" + secret, "IDEMPOTENCY_COMMITTERS=-1", "SWEEP_INTERVAL=0s", "SWEEP_BATCH=0", "DB_MAX_CONNS=many", "SHUTDOWN_TIMEOUT=-1s",
 			"LOG_FORMAT=xml", "LOG_LEVEL=loud", "RATE_LIMIT=" + secret, "DOCS_URL=ftp://" + secret,
 			"IDEMPOTENCY_STORE=" + secret, "REDIS_URL=redis://u:" + secret + "@[bad",
 		})
@@ -83,7 +83,7 @@ func TestRun_Commands(t *testing.T) {
 			t.Errorf("exit code %d, want 2", code)
 		}
 		for _, name := range []string{
-			"API_ADDR", "ADMIN_ADDR", "DATABASE_URL", "API_STORE", "API_DEMO_KEYS", "IDEMPOTENCY_TTL", "IDEMPOTENCY_LEASE", "SWEEP_INTERVAL", "SWEEP_BATCH",
+			"API_ADDR", "ADMIN_ADDR", "DATABASE_URL", "API_STORE", "API_DEMO_KEYS", "IDEMPOTENCY_TTL", "IDEMPOTENCY_LEASE", "IDEMPOTENCY_COMMITTERS", "SWEEP_INTERVAL", "SWEEP_BATCH",
 			"DB_MAX_CONNS", "SHUTDOWN_TIMEOUT", "LOG_FORMAT", "LOG_LEVEL", "RATE_LIMIT", "DOCS_URL", "IDEMPOTENCY_STORE", "REDIS_URL",
 		} {
 			if n := strings.Count(diag, name+":"); n != 1 {
@@ -138,7 +138,7 @@ func TestParseConfig(t *testing.T) {
 			t.Fatal(err)
 		}
 		if c.Addr != "127.0.0.1:8080" || c.AdminAddr != "127.0.0.1:9090" || c.Store != "postgres" || c.Records != "postgres" || c.RedisURL != "" || c.DatabaseURL != "" || len(c.DemoKeys) != 0 || c.TTL != 24*time.Hour ||
-			c.Lease != 30*time.Second || c.SweepInterval != 5*time.Second || c.SweepBatch != 500 || c.MaxConns != 20 ||
+			c.Lease != 30*time.Second || c.Committers != 2 || c.SweepInterval != 5*time.Second || c.SweepBatch != 500 || c.MaxConns != 20 ||
 			c.ShutdownTimeout != 15*time.Second || c.LogFormat != "text" || c.LogLevel != 0 ||
 			c.RateLimit != (rateLimit{}) || c.DocsURL != "/docs" {
 			t.Errorf("defaults: %+v", c)
@@ -236,13 +236,13 @@ func TestParseConfig(t *testing.T) {
 
 	t.Run("Bounds", func(t *testing.T) {
 		t.Parallel()
-		for _, good := range []string{"IDEMPOTENCY_LEASE=100ms", "SHUTDOWN_TIMEOUT=0s", "API_ADDR=:0", "API_ADDR=[::1]:80", "ADMIN_ADDR=off", "ADMIN_ADDR=:0", "DB_MAX_CONNS=1", "LOG_LEVEL=DEBUG",
+		for _, good := range []string{"IDEMPOTENCY_LEASE=100ms", "IDEMPOTENCY_COMMITTERS=0", "SHUTDOWN_TIMEOUT=0s", "API_ADDR=:0", "API_ADDR=[::1]:80", "ADMIN_ADDR=off", "ADMIN_ADDR=:0", "DB_MAX_CONNS=1", "LOG_LEVEL=DEBUG",
 			"DATABASE_URL=host=a,b user=u target_session_attrs=read-write", "DATABASE_URL=postgres://a:1,b:2/d?pool_max_conns=3"} {
 			if _, err := parseConfig([]string{good}); err != nil {
 				t.Errorf("%s: %v", good, err)
 			}
 		}
-		for _, bad := range []string{"IDEMPOTENCY_LEASE=99ms", "IDEMPOTENCY_LEASE=61m", "IDEMPOTENCY_TTL=29s", "IDEMPOTENCY_TTL=9000h", "SWEEP_INTERVAL=9ms",
+		for _, bad := range []string{"IDEMPOTENCY_LEASE=99ms", "IDEMPOTENCY_LEASE=61m", "IDEMPOTENCY_TTL=29s", "IDEMPOTENCY_TTL=9000h", "IDEMPOTENCY_COMMITTERS=101", "IDEMPOTENCY_COMMITTERS=two", "SWEEP_INTERVAL=9ms",
 			"SWEEP_BATCH=-1", "SWEEP_BATCH=1.5", "DB_MAX_CONNS=0", "DB_MAX_CONNS=4294967297", "API_ADDR=8080", "API_ADDR=127.0.0.1:99999", "API_ADDR=:no-such-service", "ADMIN_ADDR=9090", "ADMIN_ADDR=127.0.0.1:99999", "ADMIN_ADDR=none", "API_STORE=redis"} {
 			if _, err := parseConfig([]string{bad}); err == nil {
 				t.Errorf("%s is taken", bad)
