@@ -23,6 +23,8 @@ type edit struct{ file, old, new string }
 
 const (
 	pgidem      = "internal/idempotency/pgidem/pgidem.go"
+	group       = "internal/idempotency/pgidem/group.go"
+	committers  = "internal/idempotency/pgidem/committers.go"
 	middleware  = "internal/idempotency/middleware.go"
 	pgintent    = "internal/intent/pgintent/store.go"
 	refusal     = "internal/api/problem.go"
@@ -31,23 +33,38 @@ const (
 )
 
 var (
-	forgetLock = edit{pgidem, `       case
+	// Both paths: a request's own transaction, and one that requests share.
+	forgetLock = []edit{
+		{pgidem, `       case
          when not pg_try_advisory_xact_lock($2) then 0
          when not pg_try_advisory_xact_lock($3) then 1
          else 2
        end`, `       case
          when $2::bigint is null or $3::bigint is null then 0
          else 2
-       end`}
+       end`},
+		{group, `select case
+         when not pg_try_advisory_xact_lock(k.request) then 0
+         when not pg_try_advisory_xact_lock(k.key) then 1
+         else 2
+       end`, `select case
+         when k.request is null or k.key is null then 0
+         else 2
+       end`},
+		noMeeting,
+	}
+	// Copies of a request do not meet in this process's memory.
+	noMeeting = edit{committers, "if m == nil || m.dbTells || m.late() {", "if true {"}
 	// The record is read from the snapshot that the statement of the locks began
 	// with, as it would be in one fused statement; some time between the two
 	// makes the race a frequent one.
 	wrongOrder = []edit{
 		{pgidem, "begin isolation level read committed read write", "begin isolation level repeatable read read write"},
-		{pgidem, "set_config('client_connection_check_interval', '500', true)",
-			"set_config('client_connection_check_interval', case when pg_sleep(random() * 0.1)::text is null then '' else '500' end, true)"},
+		{pgidem, "set_config('client_connection_check_interval', '500', true)", lateCheck},
+		{group, "set_config('client_connection_check_interval', '500', true)", lateCheck},
 	}
 	ignoreHolder   = edit{claimLua, "if lease_end and now < tonumber(lease_end) then", "if false then"}
+	lateCheck      = "set_config('client_connection_check_interval', case when pg_sleep(random() * 0.1)::text is null then '' else '500' end, true)"
 	dropConstraint = []string{"alter table idempotency_keys drop constraint idempotency_keys_pkey"}
 )
 
@@ -65,9 +82,9 @@ var breakages = map[string]breakage{
 	},
 	"unlocked": {
 		about: "the lock is forgotten and the unique constraint dropped",
-		edits: []edit{forgetLock}, sql: dropConstraint,
+		edits: forgetLock, sql: dropConstraint,
 	},
-	"unlocked-alone":      {about: "the lock is forgotten", edits: []edit{forgetLock}},
+	"unlocked-alone":      {about: "the lock is forgotten", edits: forgetLock},
 	"unconstrained-alone": {about: "the unique constraint is dropped", sql: dropConstraint},
 	"fused": {
 		about: "the record is read from a snapshot older than the lock, and the unique constraint dropped",
@@ -81,7 +98,14 @@ var breakages = map[string]breakage{
 	},
 	"session": {
 		about: "the lock belongs to the session and not to the transaction",
-		edits: []edit{{pgidem, "pg_try_advisory_xact_lock($2)", "pg_try_advisory_lock($2)"}},
+		edits: []edit{
+			{pgidem, "pg_try_advisory_xact_lock($2)", "pg_try_advisory_lock($2)"},
+			{group, "pg_try_advisory_xact_lock(k.request)", "pg_try_advisory_lock(k.request)"},
+		},
+	},
+	"told": {
+		about: "what a group could not commit is answered as if it had",
+		edits: []edit{{group, "err = g.keep(e.completed, e.late)\n", "_ = g.keep(e.completed, e.late)\n"}},
 	},
 	"bare": {
 		about: "an answer that says try again does not say when, and a passing fault is a 500",

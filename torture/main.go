@@ -38,19 +38,20 @@ func main() {
 
 // options are the command's flags.
 type options struct {
-	seed      uint64
-	duration  time.Duration
-	scenarios string
-	short     bool
-	race      bool
-	out       string
-	history   string
-	broken    string
-	clients   int
-	think     time.Duration
-	service   string
-	keys      int
-	rows      int
+	seed       uint64
+	duration   time.Duration
+	scenarios  string
+	short      bool
+	race       bool
+	out        string
+	history    string
+	broken     string
+	clients    int
+	think      time.Duration
+	service    string
+	keys       int
+	rows       int
+	committers int
 }
 
 // longest bounds a scenario, whatever is asked for.
@@ -69,6 +70,7 @@ func parse(args []string) (options, error) {
 	f.StringVar(&o.broken, "broken", "", "put this fault into the replicas first, to try the checks: "+strings.Join(slices.Sorted(maps.Keys(breakages)), ", "))
 	f.IntVar(&o.clients, "clients", 0, "how many clients; 0: as the scenario has it")
 	f.DurationVar(&o.think, "think", 0, "a client's longest pause between two payments; 0: as the scenario has it")
+	f.IntVar(&o.committers, "committers", 0, "committers of each replica, -1: none; 0: as the scenario has it")
 	f.StringVar(&o.service, "service", "..", "directory of the service's module")
 	f.IntVar(&o.keys, "keys", 300_000, "keys of the scenario memory")
 	f.IntVar(&o.rows, "rows", 500_000, "expired keys of the scenario sweep")
@@ -187,6 +189,9 @@ func (o options) command(name string) string {
 	if o.think > 0 {
 		c += " -think " + o.think.String()
 	}
+	if o.committers != 0 {
+		c += fmt.Sprintf(" -committers %d", o.committers)
+	}
 	if o.race {
 		c += " -race"
 	}
@@ -209,6 +214,7 @@ func try(ctx context.Context, o options, name, bin, dir string, sabotage []strin
 		s.faults = slices.DeleteFunc(slices.Clone(s.faults), func(f string) bool { return slices.Contains(s.lengthy, f) })
 	}
 	s.clients, s.think = cmp.Or(o.clients, s.clients), cmp.Or(o.think, s.think)
+	s.committers = cmp.Or(o.committers, s.committers)
 	place, err := os.MkdirTemp(dir, name+"-")
 	if err != nil {
 		return result{}, err

@@ -98,6 +98,7 @@ func newReplica(n int, bin, dir, databaseURL string, s *scenario) (*replica, err
 		"DATABASE_URL=" + databaseURL,
 		"API_DEMO_KEYS=" + strings.Join(keys, ","),
 		"IDEMPOTENCY_LEASE=" + s.lease.String(),
+		"IDEMPOTENCY_COMMITTERS=" + strconv.Itoa(s.committersOf(n)),
 		"IDEMPOTENCY_TTL=" + s.ttl.String(),
 		"SWEEP_INTERVAL=" + s.sweep.String(),
 		"DB_MAX_CONNS=" + strconv.Itoa(s.conns),

@@ -15,15 +15,28 @@ type scenario struct {
 	database func(ctx context.Context, t *trial) error
 	replicas int
 	conns    int // of the database, for each replica
-	faults   []string
-	short    time.Duration // how long in the short form; 0: not part of it
-	lengthy  []string      // faults that the short form has no time for
-	lease    time.Duration
-	ttl      time.Duration
-	sweep    time.Duration
-	steady   bool // nothing keeps the sweeper from its work
-	apart    bool // the records are in Redis, by onRedis
+	// committers of each replica; 0: two of all but the last one, which has none,
+	// so that both ways meet; less: none anywhere.
+	committers int
+	faults     []string
+	short      time.Duration // how long in the short form; 0: not part of it
+	lengthy    []string      // faults that the short form has no time for
+	lease      time.Duration
+	ttl        time.Duration
+	sweep      time.Duration
+	steady     bool // nothing keeps the sweeper from its work
+	apart      bool // the records are in Redis, by onRedis
 	manners
+}
+
+// committersOf returns how many committers a replica has.
+func (s *scenario) committersOf(replica int) int {
+	switch {
+	case s.committers == 0 && replica < s.replicas-1:
+		return 2
+	default:
+		return max(s.committers, 0)
+	}
 }
 
 // usual are the manners of merchants that nothing else is said of.
@@ -36,6 +49,16 @@ var scenarios = []scenario{
 		database: onPlain, replicas: 3, conns: 10, short: 5 * time.Second,
 		faults: []string{"kill -9", "kill -9 while it waits", "SIGSTOP past the lease", "SIGTERM under load"},
 		lease:  time.Second, ttl: time.Hour, sweep: 500 * time.Millisecond, manners: usual,
+	},
+	{
+		name: "groups", about: "many clients share transactions, which are killed, terminated and lost at their COMMIT",
+		database: onWays, replicas: 2, conns: 10, short: 5 * time.Second, committers: 1,
+		faults: []string{
+			"kill -9", "kill -9 while it waits", "SIGSTOP past the lease", "terminate backends",
+			"cut", "COMMIT never sent", "COMMIT sent, then cut", "COMMIT done, answer lost",
+		},
+		lease: time.Second, ttl: time.Hour, sweep: 500 * time.Millisecond,
+		manners: manners{clients: 48, think: 5 * time.Millisecond, expiresIn: 900, again: 0.3},
 	},
 	{
 		name: "database", about: "backends are terminated, PostgreSQL is restarted",
