@@ -31,16 +31,19 @@ func (s *server) routes() http.Handler {
 	// With and not Use: an unknown path is a 404 and a wrong method a 405, with
 	// or without a credential.
 	v1 := r.With(s.authenticate, s.limit, s.forMerchant)
-	once := idempotency.Middleware(s.Idempotency, idempotency.Options{
+	layer := idempotency.Options{
 		Scope:   func(r *http.Request) string { return callerOf(r).scope() },
 		Refuse:  func(w http.ResponseWriter, r *http.Request, ref *idempotency.Refusal) { s.fail(w, r, ref) },
 		Observe: s.observe,
-	})
+	}
+	once := idempotency.Middleware(s.Idempotency, layer)
+	layer.Interactive = true // for handlers that read before they write
+	onceAsking := idempotency.Middleware(s.Idempotency, layer)
 	v1.With(s.only("creating a payment intent", apikey.API), once).Post("/v1/payment_intents", s.serve(s.createIntent))
 	v1.Get("/v1/payment_intents", s.read(s.listIntents))
 	v1.Get("/v1/payment_intents/{id}", s.read(s.getIntent))
-	v1.With(once).Post("/v1/payment_intents/{id}/cancel", s.serve(s.cancelIntent))
-	v1.With(once).Post("/v1/payment_intents/{id}/transitions", s.serve(s.moveIntent))
+	v1.With(onceAsking).Post("/v1/payment_intents/{id}/cancel", s.serve(s.cancelIntent))
+	v1.With(onceAsking).Post("/v1/payment_intents/{id}/transitions", s.serve(s.moveIntent))
 	v1.Get("/v1/payment_intents/{id}/transitions", s.read(s.listTransitions))
 	v1.Get("/v1/idempotency_keys", s.read(s.findKey))
 	return r
