@@ -47,6 +47,8 @@ func script(source string) (string, error) {
 		id  = `(lpad(to_hex((extract(epoch from clock_timestamp()) * 1000)::bigint), 12, '0') || '7' || ` +
 			`right(lpad(to_hex(:d::bigint), 16, '0'), 3) || '8' || right(lpad(to_hex(:b::bigint), 16, '0'), 15))::text`
 	)
+	// The service was told it by its first round trip.
+	const claimed = `transaction_timestamp()`
 	scope := "'" + merchant + "'"
 	var b strings.Builder
 	b.WriteString("\\set a random(1, 9000000000000000000)\n\\set b random(1, 9000000000000000000)\n" +
@@ -66,11 +68,12 @@ func script(source string) (string, error) {
 		{from: intents, name: "insertIntent", args: []string{
 			scope, id, `'evm' || chr(58) || '31337'`, `'0x5FbDB2315678afecb367f032d93F642f64180aa3'`,
 			`'0x70997970C51812dc3A010C7d01b50e0d17dc79C8'`, `'0x3C44CdDdB6a900fa2b585dd299e03d12FA4293BC'`,
-			`'100000000'`, `''`, `null`, `900000000`,
+			`'100000000'`, `''`, `null`, claimed, `(` + claimed + ` + interval '15 minutes')`,
 		}},
 		{from: keys, name: "insertSQL", args: []string{
 			scope, key, `'\x` + hex.EncodeToString(fingerprint[:]) + `'::bytea`, `201`, `'` + answerHeader + `'`,
-			`'\x` + hex.EncodeToString([]byte(answerBody)) + `'::bytea`, strconv.FormatFloat(ttl.Seconds(), 'f', -1, 64),
+			`'\x` + hex.EncodeToString([]byte(answerBody)) + `'::bytea`, claimed,
+			`(` + claimed + ` + interval '` + strconv.FormatFloat(ttl.Seconds(), 'f', -1, 64) + ` s')`,
 		}},
 		{text: "commit;"},
 		{text: `\endpipeline`},
