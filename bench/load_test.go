@@ -67,9 +67,11 @@ func TestLoad_Run(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// What is answered in the warm-up or after the window does not count.
+		// What is answered in the warm-up or after the window does not count. How
+		// many that are is not known here: more are answered before it is said that
+		// the window has begun.
 		const connections = 3 // each may have an answer on its way
-		if got.Requests == 0 || warm <= connections || got.Requests > len(seen)-warm+connections {
+		if got.Requests == 0 || warm <= 2*connections || got.Requests >= len(seen)-connections {
 			t.Errorf("%d requests count of %d, of which %d came before the window", got.Requests, len(seen), warm)
 		}
 		if got.P50 <= 0 || got.P99 < got.P50 || got.Longest < got.P99 {
