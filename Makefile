@@ -3,6 +3,8 @@ BIN           := .bin
 VERSION       := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 GOLANGCI_LINT := $(BIN)/golangci-lint-v2.15.0
 ACTIONLINT    := $(BIN)/actionlint-v1.7.12
+GOVULNCHECK   := $(BIN)/govulncheck-v1.9.0
+CYCLONEDX     := $(BIN)/cyclonedx-gomod-v1.10.0
 # One package that brings nothing else with it, so its version pins all of it.
 REDOCLY       := $(BIN)/redocly-v2.77.0
 # This one as well.
@@ -10,13 +12,17 @@ TYPESCRIPT    := $(BIN)/typescript-v5.9.3
 # The race detector is written in C: without a C compiler the tests run without it.
 RACE          := $(if $(shell command -v $$(go env CC)),-race)
 
-.PHONY: help build api-run test test-container compose-test torture torture-short bench bench-short fuzz lint openapi-lint fmt clean generate generate-check clients-test alerts-test
+# The image's program, byte for byte, from any directory: no path, no commit and no
+# C library get into it. tests/reproducible.sh holds this and the Dockerfile to it.
+GO_BUILD      := CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)'
+
+.PHONY: help build api-run test test-container compose-test torture torture-short bench bench-short fuzz lint openapi-lint fmt clean generate generate-check clients-test alerts-test vuln licences sbom reproducible operations-test upgrade-test
 
 help: ## list these commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 21
 
 build: ## build the service into .bin/api
-	go build -trimpath -ldflags '-X main.version=$(VERSION)' -o $(BIN)/api ./cmd/api
+	$(GO_BUILD) -o $(BIN)/api ./cmd/api
 
 # One key of each role, for the README's examples.
 api-run: export API_DEMO_KEYS ?= merchant-demo,chain-1=relayer-demo:relayer,chain-1=listener-demo:listener,desk=operator-demo:operator
@@ -94,6 +100,24 @@ alerts-test: ## check Prometheus's configuration and each alert of deploy/promet
 	promtool check config deploy/prometheus/prometheus.yml
 	promtool test rules deploy/prometheus/alerts_test.yml
 
+vuln: $(GOVULNCHECK) ## look for known vulnerabilities in what is called (asks vuln.go.dev; GOVULNDB=url another)
+	$(abspath $(GOVULNCHECK)) $(if $(GOVULNDB),-db $(GOVULNDB)) -test ./...
+	cd torture && $(abspath $(GOVULNCHECK)) $(if $(GOVULNDB),-db $(GOVULNDB)) -test ./...
+	cd bench && $(abspath $(GOVULNCHECK)) $(if $(GOVULNDB),-db $(GOVULNDB)) -test ./...
+
+licences: ## list the licences of all modules, and fail for one that may not be used
+	@echo '# the service'
+	@CGO_ENABLED=0 GOOS=linux go run ./tests/licences ./cmd/api
+	@for dir in . torture bench; do \
+		printf '\n# %s, tests included\n' "$$dir" && go run ./tests/licences -C $$dir -test ./... || exit 1; \
+	done
+
+sbom: build $(CYCLONEDX) ## list what is in .bin/api, as CycloneDX JSON in .bin/api.cdx.json
+	$(CYCLONEDX) bin -json -std -noserial -notimestamp -version $(VERSION) -output $(BIN)/api.cdx.json $(BIN)/api
+
+reproducible: ## build the service twice, in other directories and caches, and compare
+	tests/reproducible.sh $(VERSION)
+
 fmt: ## format the code
 	gofmt -w .
 
@@ -104,6 +128,14 @@ $(GOLANGCI_LINT): # a tool, and no dependency: its licence and its modules stay 
 $(ACTIONLINT):
 	GOBIN=$(abspath $(BIN))/tmp go install github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 	mv $(BIN)/tmp/actionlint $@
+
+$(GOVULNCHECK):
+	GOBIN=$(abspath $(BIN))/tmp go install golang.org/x/vuln/cmd/govulncheck@v1.9.0
+	mv $(BIN)/tmp/govulncheck $@
+
+$(CYCLONEDX):
+	GOBIN=$(abspath $(BIN))/tmp go install github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
+	mv $(BIN)/tmp/cyclonedx-gomod $@
 
 $(REDOCLY):
 	npm install --prefix $(BIN)/tmp/redocly --no-save --no-audit --no-fund --loglevel=error @redocly/cli@2.77.0
