@@ -118,6 +118,12 @@ sbom: build $(CYCLONEDX) ## list what is in .bin/api, as CycloneDX JSON in .bin/
 reproducible: ## build the service twice, in other directories and caches, and compare
 	tests/reproducible.sh $(VERSION)
 
+operations-test: build ## do what docs/operations.md says of PostgreSQL, on servers of its own
+	tests/operations.sh
+
+upgrade-test: ## run an older program (FROM=commit) beside this one on this one's schema, for a minute
+	tests/upgrade.sh $(FROM)
+
 fmt: ## format the code
 	gofmt -w .
 

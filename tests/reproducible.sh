@@ -23,7 +23,7 @@ done | tar --create --null --files-from=- | tar --extract --directory "$work/oth
 command=$(sed -nE 's/^ *(CGO_ENABLED=0 go build .*) -o \/out\/api (.*)$/\1 -o "$OUT" \2/p' Dockerfile)
 [ -n "$command" ] || { echo 'the Dockerfile has no go build that this script knows' >&2; exit 1; }
 echo "$command"
-(cd "$work/other place" && VERSION=$version OUT=$work/api GOCACHE=$work/cache GOFLAGS='' sh -euc "$command")
+(cd "$work/other place" && VERSION=$version OUT=$work/api GOCACHE=$work/cache GOENV=off GOFLAGS= sh -euc "$command")
 
 sha256sum .bin/api "$work/api"
 go version .bin/api

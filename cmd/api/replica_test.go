@@ -51,7 +51,13 @@ type replica struct {
 // when the test ends, and must then end well, unless the test ended it before.
 func start(t *testing.T, env ...string) *replica {
 	t.Helper()
-	r := launch(t, env...)
+	return startProgram(t, os.Args[0], env...)
+}
+
+// startProgram is start for a program that need not be this one.
+func startProgram(t *testing.T, program string, env ...string) *replica {
+	t.Helper()
+	r := launchProgram(t, program, env...)
 	r.url = "http://" + r.logged(t, "listening")["addr"].(string)
 	return r
 }
@@ -59,8 +65,13 @@ func start(t *testing.T, env ...string) *replica {
 // launch runs the service.
 func launch(t *testing.T, env ...string) *replica {
 	t.Helper()
+	return launchProgram(t, os.Args[0], env...)
+}
+
+func launchProgram(t *testing.T, program string, env ...string) *replica {
+	t.Helper()
 	r := &replica{log: newLogBuffer(), exited: make(chan struct{})}
-	r.cmd = exec.Command(os.Args[0])
+	r.cmd = exec.Command(program)
 	r.cmd.Env = append([]string{
 		"PATH=" + os.Getenv("PATH"), "PG_BINDIR=" + os.Getenv("PG_BINDIR"), "HOME=" + os.Getenv("HOME"),
 		asMain + "=1", "API_ADDR=127.0.0.1:0", "ADMIN_ADDR=127.0.0.1:0", "API_DEMO_KEYS=merchant-demo,other-merchant=other-token", "LOG_FORMAT=json",
