@@ -163,7 +163,7 @@ func memoryParts(lease time.Duration) parts {
 	}
 }
 
-func postgresParts(t *testing.T, url string, lease time.Duration) parts {
+func postgresParts(t testing.TB, url string, lease time.Duration) parts {
 	t.Helper()
 	c, err := pgxpool.ParseConfig(url)
 	if err != nil {

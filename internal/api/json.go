@@ -41,14 +41,13 @@ type members map[string]jsontext.Value
 // twice). It returns the names in their order as well.
 func decodeObject(body io.Reader) (members, []string, error) {
 	dec := jsontext.NewDecoder(body)
-	value, err := dec.ReadValue()
-	if err != nil {
-		return nil, nil, notStrict(err)
-	}
-	if value.Kind() != '{' {
+	if dec.PeekKind() != '{' {
+		if _, err := dec.ReadValue(); err != nil {
+			return nil, nil, notStrict(err)
+		}
 		return nil, nil, invalidJSON("the body must be a JSON object")
 	}
-	m, names, err := split(value.Clone())
+	m, names, err := split(dec)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -73,10 +72,10 @@ func decodeMembers(body io.Reader, what string, allowed []string) (members, erro
 	return m, nil
 }
 
-// split takes an object apart that is known to be strict JSON.
-func split(object jsontext.Value) (members, []string, error) {
-	m, names := make(members), []string(nil)
-	dec := jsontext.NewDecoder(bytes.NewReader(object))
+// split takes apart the object that comes next, to its end.
+func split(dec *jsontext.Decoder) (members, []string, error) {
+	const some = 8 // members of a usual request
+	m, names := make(members, some), make([]string, 0, some)
 	if _, err := dec.ReadToken(); err != nil {
 		return nil, nil, notStrict(err)
 	}
@@ -91,6 +90,9 @@ func split(object jsontext.Value) (members, []string, error) {
 			return nil, nil, notStrict(err)
 		}
 		m[name], names = value.Clone(), append(names, name)
+	}
+	if _, err := dec.ReadToken(); err != nil {
+		return nil, nil, notStrict(err)
 	}
 	return m, names, nil
 }
@@ -170,7 +172,7 @@ func (m members) optionalTexts(name string) (map[string]string, error) {
 	if value.Kind() != '{' {
 		return nil, wrongType(name, "an object of strings", value)
 	}
-	object, names, err := split(value)
+	object, names, err := split(jsontext.NewDecoder(bytes.NewReader(value)))
 	if err != nil {
 		return nil, err
 	}
@@ -185,11 +187,12 @@ func (m members) optionalTexts(name string) (map[string]string, error) {
 
 // text decodes a JSON string.
 func text(value jsontext.Value) (string, bool) {
-	var s string
-	if value.Kind() != '"' || json.Unmarshal(value, &s) != nil {
+	if value.Kind() != '"' {
 		return "", false
 	}
-	return s, true
+	var room [128]byte // for most; AppendUnquote takes more where it needs it
+	s, err := jsontext.AppendUnquote(room[:0], value)
+	return string(s), err == nil
 }
 
 func wrongType(name, want string, value jsontext.Value) error {

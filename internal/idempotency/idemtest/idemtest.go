@@ -54,7 +54,7 @@ type Open func(t *testing.T, lease time.Duration) Harness
 // does.
 const (
 	longLease  = time.Minute
-	shortLease = 300 * time.Millisecond
+	shortLease = time.Second
 )
 
 var (

@@ -518,12 +518,13 @@ func keyLock(id idempotency.ID) int64 { return lockNumber("key", id.Scope, id.Ke
 // names may share a number, one time in 2^64: then a request is told that its
 // key is in use, and tries again.
 func lockNumber(parts ...string) int64 {
-	h := sha256.New()
+	b := make([]byte, 0, 512) // most names; a longer one grows it
 	for _, p := range parts {
-		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(p))))
-		h.Write([]byte(p))
+		b = binary.BigEndian.AppendUint64(b, uint64(len(p)))
+		b = append(b, p...)
 	}
-	return int64(binary.BigEndian.Uint64(h.Sum(nil))) //nolint:gosec // any 64 bits name a lock; the sign means nothing
+	sum := sha256.Sum256(b)
+	return int64(binary.BigEndian.Uint64(sum[:])) //nolint:gosec // any 64 bits name a lock; the sign means nothing
 }
 
 // standing is what stands under a key.

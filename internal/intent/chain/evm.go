@@ -1,10 +1,11 @@
 package chain
 
 import (
-	"encoding/hex"
 	"errors"
+	"hash"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/crypto/sha3"
 )
@@ -32,15 +33,15 @@ func evmAddress(s string) (string, error) {
 	if !ok {
 		return "", errEVMAddress
 	}
-	lower := strings.ToLower(digits)
-	if strings.Trim(lower, "0") == "" {
+	if strings.Trim(digits, "0") == "" {
 		return "", errEVMZero
 	}
-	sum := evmChecksum(lower)
-	if digits != lower && digits != strings.ToUpper(digits) && digits != sum {
+	address := evmChecksum(digits)
+	mixed := strings.ContainsAny(digits, "abcdef") && strings.ContainsAny(digits, "ABCDEF")
+	if mixed && digits != address[2:] {
 		return "", errEVMChecksum
 	}
-	return "0x" + sum, nil
+	return address, nil
 }
 
 func evmTxHash(s string) (string, error) {
@@ -57,25 +58,42 @@ func evmHex(s string, n int) (string, bool) {
 	if !ok || len(digits) != n {
 		return "", false
 	}
-	_, err := hex.DecodeString(digits)
-	return digits, err == nil
+	return digits, strings.Trim(digits, "0123456789abcdefABCDEF") == ""
 }
 
-// evmChecksum spells lower-case digits as EIP-55 says
-// (https://eips.ethereum.org/EIPS/eip-55): a letter is a capital where the
-// Keccak-256 hash of the digits' ASCII has a nibble of 8 or more at its place.
-// Keccak-256 is not SHA3-256: it was fixed before the standard changed the
-// padding.
-func evmChecksum(lower string) string {
-	h := sha3.NewLegacyKeccak256()
-	h.Write([]byte(lower))
-	sum := hex.EncodeToString(h.Sum(nil))
-
-	out := []byte(lower)
-	for i, c := range out {
-		if c >= 'a' && sum[i] >= '8' {
-			out[i] = c - 'a' + 'A'
+// evmChecksum spells an address as EIP-55 says
+// (https://eips.ethereum.org/EIPS/eip-55), whatever the case of its digits: a
+// letter is a capital where the Keccak-256 hash of the lower-case digits' ASCII
+// has a nibble of 8 or more at its place. Keccak-256 is not SHA3-256: it was
+// fixed before the standard changed the padding.
+func evmChecksum(digits string) string {
+	k := keccaks.Get().(*keccak)
+	defer keccaks.Put(k)
+	address := append(k.address[:0], "0x"...)
+	address = append(address, digits...)
+	for i, c := range address[2:] {
+		if c >= 'A' && c <= 'F' {
+			address[2+i] = c - 'A' + 'a'
 		}
 	}
-	return string(out)
+	k.Reset()
+	k.Write(address[2:])
+	sum := k.Sum(k.sum[:0])
+	for i, c := range address[2:] {
+		nibble := sum[i/2] >> (4 * (1 - i%2)) & 0xf
+		if c >= 'a' && nibble >= 8 {
+			address[2+i] = c - 'a' + 'A'
+		}
+	}
+	return string(address)
 }
+
+// keccak is a hash and room for what goes in and comes out.
+type keccak struct {
+	hash.Hash
+	address [42]byte
+	sum     [32]byte
+}
+
+// keccaks are there to be used again: each create checks three addresses.
+var keccaks = sync.Pool{New: func() any { return &keccak{Hash: sha3.NewLegacyKeccak256()} }}
