@@ -1,11 +1,15 @@
 package client_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -328,5 +332,76 @@ func TestClient_LostAnswer(t *testing.T) {
 	}
 	if n != 1 {
 		t.Errorf("%d payment intents", n)
+	}
+}
+
+// TestClient_DeadConnections is a server, or what stands before it, that closes a
+// kept connection when it has read a second request from it. net/http sends such
+// a request again by itself if it has leave.
+func TestClient_DeadConnections(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var keys []string // of each request, in the order in which they came
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var serving sync.WaitGroup
+	t.Cleanup(func() { _ = l.Close(); serving.Wait() })
+	serving.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return // closed
+			}
+			serving.Go(func() {
+				defer conn.Close()
+				in := bufio.NewReader(conn)
+				for nth := 1; ; nth++ {
+					r, err := http.ReadRequest(in)
+					if err != nil {
+						return // the client is gone
+					}
+					if _, err := io.Copy(io.Discard, r.Body); err != nil {
+						t.Error(err)
+					}
+					mu.Lock()
+					keys = append(keys, r.Header.Get("Idempotency-Key"))
+					mu.Unlock()
+					if nth == 2 {
+						return
+					}
+					fmt.Fprintf(conn, "HTTP/1.1 201 Created\r\nContent-Length: %d\r\n\r\n%s", len(intentBody), intentBody)
+				}
+			})
+		}
+	})
+	transport := &http.Transport{}
+	t.Cleanup(transport.CloseIdleConnections)
+	bounded := func(attempts int) *client.Client {
+		return newClient(t, "http://"+l.Addr().String(), "t", client.WithHTTPClient(&http.Client{Transport: transport}),
+			client.WithAttempts(attempts), client.WithBackoff(time.Millisecond, time.Millisecond))
+	}
+	seen := func(key string) (n int) {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, k := range keys {
+			if k == key {
+				n++
+			}
+		}
+		return n
+	}
+
+	// The first leaves a connection in the pool, and the second finds it dead.
+	create(t, bounded(1), "", client.WithKey("first"))
+	_, err = bounded(1).CreatePaymentIntent(t.Context(), order(""), client.WithKey("second"))
+	var e *client.Error
+	if !errors.As(err, &e) || !e.Open || e.Attempts != 1 || seen("second") != 1 {
+		t.Errorf("%+v; it was sent %d times, want once", err, seen("second"))
+	}
+	create(t, bounded(1), "", client.WithKey("third"))
+	if r := create(t, bounded(5), "", client.WithKey("fourth")); r.Attempts != 2 || seen("fourth") != 2 {
+		t.Errorf("%d attempts, sent %d times, want twice", r.Attempts, seen("fourth"))
 	}
 }

@@ -11,9 +11,14 @@
 //	Any other answer is final for that request.
 //
 // A call returns when an answer is final, when its context ends, or when its
-// attempts are used up. In the latter two cases the payment may have been made:
-// the error is an [Error] that says so ([Error.Open]), and carries the key to ask
-// with. The caller's own crash is another matter: a key that only this process
+// attempts are used up. It ends before them where the next attempt could only come
+// too late: after the context's deadline (the error is a
+// [context.DeadlineExceeded], though the deadline has not passed), or after a
+// Retry-After of more than two minutes. Unless an answer was final the payment may
+// have been made: the error is an [Error] that says so ([Error.Open]), and carries
+// the key to ask with. The same holds for a final refusal that comes before the
+// key is looked at, if an earlier attempt had no answer. While a call is open a new
+// key is a second payment. The caller's own crash is another matter: a key that only this process
 // knew is lost with it. Whoever must survive that makes the key with [NewKey],
 // writes it down together with the order, and passes it with [WithKey].
 //

@@ -8,8 +8,9 @@ import (
 )
 
 // Error is why a call failed. Every error that a call returns once it has begun
-// to send is one: use [errors.As]. It unwraps to the context's error where the
-// context ended the call, and to the transport's where the last attempt had no
+// to send is one: use [errors.As]. It unwraps to the context's error, and its
+// cause, where the context ended the call, or where its deadline would have passed
+// before the next attempt; and to the transport's where the last attempt had no
 // answer.
 type Error struct {
 	// Op is what was called, for people.
@@ -30,10 +31,12 @@ type Error struct {
 	// Open says that the outcome is not known: an attempt may have reached the
 	// service, and none was answered finally. The payment may have been made, or may
 	// be made yet. Call again with the same arguments and WithKey(e.Key), which
-	// settles it, or ask LookupKey.
+	// settles it, or ask LookupKey. A new key would be a second payment.
 	//
 	// It can be so beside a final answer: a token that is revoked between two
-	// attempts makes the second one a 401, and says nothing of the first.
+	// attempts makes the second one a 401, and says nothing of the first. Then
+	// [Error.Retryable] is false: mend what was refused (the token), and call with the
+	// same key.
 	Open bool
 	// Attempts is how often the request was sent.
 	Attempts int
@@ -44,11 +47,15 @@ type Error struct {
 	Err error
 
 	again bool
+	ended string // why there was no further attempt, where neither Err nor Attempts tells
 }
 
 // Retryable says whether the same call, with the same key, may have another
-// answer: there was no final one. A call that is not retryable has to change
-// first, and then is another one, with a new key.
+// answer as things are: there was no final one. Where it is false something has to
+// change first. With Open false that is the request, which then is another one,
+// with a new key. With Open true it is never the key: an earlier attempt may have
+// made the payment, and the same request with the same key tells, once the cause
+// of the refusal is mended.
 func (e *Error) Retryable() bool { return e.again }
 
 // Unwrap returns the context's or the transport's error.
@@ -76,8 +83,17 @@ func (e *Error) Error() string {
 	if e.Err != nil {
 		fmt.Fprintf(&b, ": %v", e.Err)
 	}
-	if e.Open {
-		fmt.Fprintf(&b, ": the outcome is open; to settle it call again with key %s, or ask LookupKey", e.Key)
+	if e.ended != "" {
+		fmt.Fprintf(&b, "; %s", e.ended)
+		if e.RetryAfter > 0 {
+			fmt.Fprintf(&b, " (Retry-After: %v)", e.RetryAfter)
+		}
+	}
+	switch {
+	case e.Open && e.Status != 0 && !e.again:
+		fmt.Fprintf(&b, ": that is of the last attempt, and the outcome of an earlier one is open; once its cause is mended call again with the same key %s, never with a new one, or ask LookupKey", e.Key)
+	case e.Open:
+		fmt.Fprintf(&b, ": the outcome is open; to settle it call again with the same key %s, never with a new one, or ask LookupKey", e.Key)
 	}
 	return b.String()
 }

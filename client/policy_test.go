@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -262,6 +263,93 @@ func TestClient_SendsAgain(t *testing.T) {
 		})
 	})
 
+	// Each is followed by the whole one, in which nothing of the first is left.
+	for name, c := range map[string]struct {
+		read  func(context.Context, *client.Client) (any, error)
+		whole string
+		want  any
+		not   []string
+	}{
+		"ReadingARecord": {
+			read: func(ctx context.Context, c *client.Client) (any, error) {
+				r, err := c.LookupKey(ctx, "order-1")
+				if err != nil {
+					return nil, err
+				}
+				return fmt.Sprint(r.Status, r.Fingerprint, r.Resource), nil
+			},
+			whole: `{"status":422,"fingerprint":"ff","created_at":"2026-03-01T12:00:00Z","expires_at":"2026-03-02T12:00:00Z"}`,
+			want:  "422ff",
+			not: []string{`{}`, `null`, `[]`,
+				`{"fingerprint":"ff","resource":"/x","created_at":"2026-03-01T12:00:00Z","expires_at":"2026-03-02T12:00:00Z"}`,
+				`{"status":201,"resource":"/x","created_at":"2026-03-01T12:00:00Z","expires_at":"2026-03-02T12:00:00Z"}`,
+				`{"status":201,"resource":"/x","fingerprint":"ff","expires_at":"2026-03-02T12:00:00Z"}`,
+				`{"status":201,"resource":"/x","fingerprint":"ff","created_at":"2026-03-01T12:00:00Z"}`,
+			},
+		},
+		"ReadingAnIntent": {
+			read: func(ctx context.Context, c *client.Client) (any, error) {
+				pi, err := c.Get(ctx, "pi_1")
+				if err != nil {
+					return nil, err
+				}
+				return pi.ID + pi.Reference, nil
+			},
+			whole: `{"id":"pi_1"}`,
+			want:  "pi_1",
+			not:   []string{`{"reference":"x"}`, `{"reference":"x","id":7}`, `null`},
+		},
+		"ReadingAList": {
+			read: func(ctx context.Context, c *client.Client) (any, error) {
+				ids := ""
+				for pi, err := range c.List(ctx, client.Filter{}) {
+					if err != nil {
+						return nil, err
+					}
+					ids += pi.ID + pi.Reference
+				}
+				return ids, nil
+			},
+			whole: `{"data":[{"id":"pi_1"}],"has_more":false}`,
+			want:  "pi_1",
+			not:   []string{`{}`, `{"has_more":false}`, `{"data":null}`, `{"data":[],"has_more":true}`, `{"data":[{"reference":"x"}]}`},
+		},
+		"ReadingATrail": {
+			read: func(ctx context.Context, c *client.Client) (any, error) {
+				versions := ""
+				for step, err := range c.Transitions(ctx, "pi_1") {
+					if err != nil {
+						return nil, err
+					}
+					versions += fmt.Sprint(step.Version)
+				}
+				return versions, nil
+			},
+			whole: `{"data":[{"version":2}],"has_more":false}`,
+			want:  "2",
+			not:   []string{`{}`, `{"data":[],"has_more":true}`, `{"data":[{"reason":"x"}]}`},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, not := range c.not {
+				synctest.Test(t, func(t *testing.T) {
+					cl, s := play(t, []step{says(200, not), says(200, c.whole)})
+					got, err := c.read(t.Context(), cl)
+					if err != nil || got != c.want || len(s.sent) != 2 {
+						t.Errorf("after %s: %v, %v, %d attempts", not, got, err, len(s.sent))
+					}
+					cl, _ = play(t, []step{says(200, not)}, client.WithAttempts(1))
+					_, err = c.read(t.Context(), cl)
+					var e *client.Error
+					if !errors.As(err, &e) || e.Status != 0 || e.Open || !e.Retryable() {
+						t.Errorf("%s: %+v", not, err)
+					}
+				})
+			}
+		})
+	}
+
 	t.Run("ReadingAPage", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
@@ -398,6 +486,32 @@ func TestClient_Waits(t *testing.T) {
 		})
 	}
 
+	// A dead process holds its key for a lease of 30 s where the records are in
+	// Redis. By default a call outlasts that, also with draws of half the luck.
+	t.Run("OutlastsALease", func(t *testing.T) {
+		t.Parallel()
+		for name, claimed := range map[string]step{"Broken": broken, "InFlight": inFlight} {
+			synctest.Test(t, func(t *testing.T) {
+				var s *script
+				held := func(r *http.Request) (*http.Response, error) {
+					if time.Since(s.begin) < 45*time.Second {
+						return inFlight(r)
+					}
+					return done(r)
+				}
+				steps := []step{claimed}
+				for range 19 {
+					steps = append(steps, held)
+				}
+				cl, played := play(t, steps, client.WithJitter(func(d time.Duration) time.Duration { return d / 4 }))
+				s = played
+				if _, err := cl.CreatePaymentIntent(t.Context(), order("")); err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+			})
+		}
+	})
+
 	t.Run("FullJitter", func(t *testing.T) {
 		t.Parallel()
 		c, err := client.New("http://service.example", "merchant-demo")
@@ -451,6 +565,8 @@ func TestClient_GivesUp(t *testing.T) {
 		after    time.Duration
 		is       []error
 		isNot    error
+		text     string // in the error's
+		asked    time.Duration
 		status   int
 		code     client.Code
 		open     bool
@@ -458,8 +574,8 @@ func TestClient_GivesUp(t *testing.T) {
 	}{
 		"AttemptsUsedUp": {steps: again(3, unavailable), opts: []client.Option{client.WithAttempts(3)},
 			after: 2600 * time.Millisecond, isNot: context.DeadlineExceeded, status: 503, code: client.CodeUnavailable, open: true, attempts: 3},
-		"TenByDefault": {steps: again(10, says(500, ``)),
-			after: 42600 * time.Millisecond, isNot: context.DeadlineExceeded, status: 500, open: true, attempts: 10},
+		"TwentyByDefault": {steps: again(20, says(500, ``)),
+			after: 142600 * time.Millisecond, isNot: context.DeadlineExceeded, status: 500, open: true, attempts: 20},
 		"NoAnswer": {steps: again(2, broken), opts: []client.Option{client.WithAttempts(2)},
 			after: 200 * time.Millisecond, is: []error{errLine}, open: true, attempts: 2},
 		"NobodyThere": {steps: again(2, unreachable), opts: []client.Option{client.WithAttempts(2)},
@@ -471,14 +587,24 @@ func TestClient_GivesUp(t *testing.T) {
 			after: 2 * time.Second, is: []error{context.DeadlineExceeded}, open: true, attempts: 1},
 		// The third attempt could only come too late: there is nothing to wait for.
 		"DeadlineBeforeTheNext": {steps: []step{broken, broken}, deadline: 500 * time.Millisecond,
-			after: 200 * time.Millisecond, is: []error{context.DeadlineExceeded, errLine}, open: true, attempts: 2},
+			after: 200 * time.Millisecond, is: []error{context.DeadlineExceeded, errLine}, text: "the next attempt would come after the deadline", open: true, attempts: 2},
 		"DeadlineBeforeRetryAfter": {steps: []step{inFlight}, deadline: time.Second, is: []error{context.DeadlineExceeded},
+			text: "the next attempt would come after the deadline (Retry-After: 1s)", asked: time.Second,
 			status: 409, code: client.CodeIdempotencyKeyInFlight, open: true, attempts: 1},
 		"CanceledWhileItWaits": {steps: []step{limited}, cancel: 700 * time.Millisecond,
 			after: 700 * time.Millisecond, is: []error{context.Canceled}, status: 429, code: client.CodeRateLimited, open: false, attempts: 1},
 		"CanceledWhileItAsks": {steps: []step{silent}, cancel: 700 * time.Millisecond,
 			after: 700 * time.Millisecond, is: []error{context.Canceled}, open: true, attempts: 1},
-		"RetryAfterHours": {steps: []step{says(503, ``, "Retry-After: 7200")}, status: 503, open: true, attempts: 1},
+		"RetryAfterHours": {steps: []step{says(503, ``, "Retry-After: 7200")}, asked: 2 * time.Hour,
+			text: "no call waits longer than the 2m0s that Retry-After may ask for (Retry-After: 2h0m0s)", isNot: context.DeadlineExceeded, status: 503, open: true, attempts: 1},
+		"RetryAfterJustTooLong": {steps: []step{says(429, ``, "Retry-After: 121")}, asked: 121 * time.Second,
+			text: "no call waits longer", status: 429, attempts: 1},
+		"RetryAfter32Bits": {steps: []step{says(503, ``, "Retry-After: 2147483648")}, asked: 2147483648 * time.Second,
+			text: "no call waits longer", status: 503, open: true, attempts: 1},
+		"RetryAfterNoDuration": {steps: []step{says(503, ``, "Retry-After: 9223372037")}, asked: 9223372036 * time.Second,
+			text: "no call waits longer", status: 503, open: true, attempts: 1},
+		"RetryAfter64Bits": {steps: []step{says(503, ``, "Retry-After: 99999999999999999999")}, asked: 9223372036 * time.Second,
+			text: "no call waits longer", status: 503, open: true, attempts: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -521,8 +647,11 @@ func TestClient_GivesUp(t *testing.T) {
 				if len(s.sent) != c.attempts {
 					t.Errorf("%d attempts, want %d", len(s.sent), c.attempts)
 				}
-				if wait := 2 * time.Hour; name == "RetryAfterHours" && e.RetryAfter != wait {
-					t.Errorf("RetryAfter is %v, want %v", e.RetryAfter, wait)
+				if !strings.Contains(err.Error(), c.text) || strings.Contains(err.Error(), "\n") {
+					t.Errorf("the error says: %v\nwant: %s", err, c.text)
+				}
+				if c.asked != 0 && e.RetryAfter != c.asked {
+					t.Errorf("RetryAfter is %v, want %v", e.RetryAfter, c.asked)
 				}
 			})
 		})
@@ -547,10 +676,39 @@ func TestClient_GivesUp(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			shutdown := errors.New("shutting down")
 			defer time.AfterFunc(time.Millisecond, func() { cancel(shutdown) }).Stop()
-			if _, err := cl.CreatePaymentIntent(ctx, order("")); !errors.Is(err, shutdown) {
+			if _, err := cl.CreatePaymentIntent(ctx, order("")); !errors.Is(err, shutdown) || !errors.Is(err, context.Canceled) {
 				t.Error(err)
 			}
 		})
+	})
+
+	t.Run("ItsCauseOfTime", func(t *testing.T) {
+		t.Parallel()
+		budget := errors.New("the shop closes")
+		for name, c := range map[string]struct {
+			steps    []step
+			timeout  time.Duration
+			attempts int
+		}{
+			"BeforeItBegan": {nil, 0, 0},
+			"WhileItAsks":   {[]step{silent}, time.Second, 1},
+			// With another error than the context's, which is told, too.
+			"WhileALineFalls": {[]step{func(*http.Request) (*http.Response, error) {
+				time.Sleep(2 * time.Second)
+				return nil, errLine
+			}}, time.Second, 1},
+		} {
+			synctest.Test(t, func(t *testing.T) {
+				cl, s := play(t, c.steps)
+				ctx, cancel := context.WithTimeoutCause(t.Context(), c.timeout, budget)
+				defer cancel()
+				_, err := cl.CreatePaymentIntent(ctx, order(""))
+				if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, budget) || strings.Count(err.Error(), budget.Error()) != 1 ||
+					strings.Count(err.Error(), context.DeadlineExceeded.Error()) != 1 || errors.Is(err, errLine) != (name == "WhileALineFalls") || len(s.sent) != c.attempts {
+					t.Errorf("%s: %v, %d attempts", name, err, len(s.sent))
+				}
+			})
+		}
 	})
 }
 
@@ -562,6 +720,7 @@ func TestError_Open(t *testing.T) {
 		steps []step
 		open  bool
 	}{
+		"ForbiddenMeanwhile":      {[]step{cut, says(403, `{"error":"forbidden_actor","detail":"d"}`)}, true},
 		"RefusedAtOnce":           {[]step{revoked}, false},
 		"RevokedMeanwhile":        {[]step{cut, revoked}, true},
 		"RevokedAfterFailure":     {[]step{unavailable, revoked}, true},
@@ -582,6 +741,10 @@ func TestError_Open(t *testing.T) {
 				var e *client.Error
 				if !errors.As(err, &e) || e.Open != c.open || e.Retryable() {
 					t.Errorf("%+v", err)
+				}
+				// A caller that takes the refusal for the whole truth pays twice.
+				if says := strings.Contains(err.Error(), "once its cause is mended call again with the same key "+e.Key+", never with a new one"); says != c.open {
+					t.Errorf("the error says: %v", err)
 				}
 			})
 		})
@@ -609,7 +772,7 @@ func TestError_Error(t *testing.T) {
 			Op: "list payment intents", Status: 502, Attempts: 3},
 		"client: get payment intent: 599": {
 			Op: "get payment intent", Status: 599, Attempts: 1},
-		"client: create payment intent: no answer, after 2 attempts: connection reset by peer: the outcome is open; to settle it call again with key k, or ask LookupKey": {
+		"client: create payment intent: no answer, after 2 attempts: connection reset by peer: the outcome is open; to settle it call again with the same key k, never with a new one, or ask LookupKey": {
 			Op: "create payment intent", Key: "k", Open: true, Attempts: 2, Err: errLine},
 	} {
 		if got := e.Error(); got != want {

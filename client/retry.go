@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -28,9 +30,9 @@ const (
 type call struct {
 	op      string
 	key     string
-	settles bool // it changes something, so its outcome matters
-	want    int  // the status of success
-	into    any  // what the body of success is read into
+	settles bool               // it changes something, so its outcome matters
+	want    int                // the status of success
+	read    func([]byte) error // takes the body of success; an error: it is none
 }
 
 // answer is a response, read to its end.
@@ -58,16 +60,21 @@ func (c *Client) send(ctx context.Context, what call, build func() (*http.Reques
 	req.Header.Set("Authorization", "Bearer "+c.token)
 	req.Header.Set("Accept", jsonType)
 	req.Header.Set("User-Agent", "intentd-client")
+	// net/http takes an Idempotency-Key for leave to send a request again by itself
+	// when a pooled connection dies, as often as it has such connections, if it can
+	// have the body anew. Only the policy may: it waits, counts and ends.
+	body := req.GetBody
+	req.GetBody = nil
 
 	e := &Error{Op: what.op, Key: what.key, again: true}
-	if e.Err = context.Cause(ctx); e.Err != nil {
+	if e.Err = ended(ctx); e.Err != nil {
 		return nil, e // nothing was sent
 	}
 	waits := &waits{client: c}
 	waits.deadline, _ = ctx.Deadline()
 	a, err := backoff.Retry(ctx, func() (*answer, error) {
 		e.Attempts++
-		a, err := c.attempt(ctx, req)
+		a, err := c.attempt(ctx, req, body)
 		waits.least = 0
 		if err == nil {
 			waits.least = a.retryAfter
@@ -83,18 +90,39 @@ func (c *Client) send(ctx context.Context, what call, build func() (*http.Reques
 		a.attempts = e.Attempts
 		return a, nil
 	}
+	if !e.again {
+		return nil, e
+	}
 	// Of the two reasons the context's is the one that ended the call.
-	switch ended := context.Cause(ctx); {
-	case !e.again:
-	case ended == nil && waits.tooLate:
-		ended = context.DeadlineExceeded
-		fallthrough
-	case ended != nil && e.Err != nil && !errors.Is(e.Err, ended):
-		e.Err = errors.Join(ended, e.Err)
-	case ended != nil:
-		e.Err = ended
+	why := ended(ctx)
+	switch {
+	case why != nil && (errors.Is(e.Err, ctx.Err()) || errors.Is(e.Err, context.Cause(ctx))):
+		e.Err = why
+		return nil, e
+	case why != nil:
+	case waits.tooLong:
+		e.ended = fmt.Sprintf("no call waits longer than the %v that Retry-After may ask for", maxRetryAfter)
+	case waits.tooLate:
+		why = context.DeadlineExceeded
+		e.ended = "the next attempt would come after the deadline"
+	}
+	switch {
+	case why != nil && e.Err != nil:
+		e.Err = fmt.Errorf("%w: %w", why, e.Err)
+	case why != nil:
+		e.Err = why
 	}
 	return nil, e
+}
+
+// ended is why ctx is over, as both [context.Context.Err] and [context.Cause]
+// have it; nil: it is not.
+func ended(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if err == nil || errors.Is(cause, err) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", err, cause)
 }
 
 // errRefused is of an answer that is no success. What it says is in the Error.
@@ -112,13 +140,41 @@ func (what call) judge(a *answer) error {
 	if a.status != what.want {
 		return fmt.Errorf("answer is a %d, not a %d", a.status, what.want)
 	}
-	if err := json.Unmarshal(a.body, what.into); err != nil {
-		return fmt.Errorf("answer can not be read: %w", err)
+	return what.read(a.body)
+}
+
+// reading returns what reads the body of a success into v. A body is only taken
+// if it is whole: JSON of somebody else's reads without an error, too, and leaves
+// the members that it lacks empty. v is as it was where the error is not nil, so
+// that nothing of one attempt's answer gets into the next one's.
+func reading[T any](v *T, whole func(T) bool) func([]byte) error {
+	return func(body []byte) error {
+		var got T
+		if err := json.Unmarshal(body, &got); err != nil {
+			return fmt.Errorf("answer can not be read: %w", err)
+		}
+		if !whole(got) {
+			return errors.New("answer lacks what the service always says")
+		}
+		*v = got
+		return nil
 	}
-	if pi, ok := what.into.(*PaymentIntent); ok && pi.ID == "" {
-		return errors.New("answer holds no payment intent")
-	}
-	return nil
+}
+
+func (pi PaymentIntent) whole() bool { return pi.ID != "" }
+
+func (r KeyRecord) whole() bool {
+	return r.Status != 0 && r.Fingerprint != "" && !r.CreatedAt.IsZero() && !r.ExpiresAt.IsZero()
+}
+
+// A page that says that there are more, and has none to go on from, would make
+// the list end early.
+func (p intentPage) whole() bool {
+	return p.Data != nil && (len(p.Data) > 0 || !p.HasMore) && !slices.ContainsFunc(p.Data, func(pi PaymentIntent) bool { return !pi.whole() })
+}
+
+func (l TransitionList) whole() bool {
+	return l.Data != nil && (len(l.Data) > 0 || !l.HasMore) && !slices.ContainsFunc(l.Data, func(t Transition) bool { return t.Version == 0 })
 }
 
 // last takes over what the last attempt came to, by the contract's one rule for
@@ -173,10 +229,10 @@ func unsent(err error) bool {
 
 // attempt sends the request once and reads the answer to its end. An error means
 // that there is no whole one.
-func (c *Client) attempt(ctx context.Context, req *http.Request) (*answer, error) {
+func (c *Client) attempt(ctx context.Context, req *http.Request, body func() (io.ReadCloser, error)) (*answer, error) {
 	bounded, cancel := context.WithTimeout(ctx, c.attemptTimeout)
 	defer cancel()
-	a, err := c.exchange(bounded, req)
+	a, err := c.exchange(bounded, req, body)
 	if err != nil && bounded.Err() != nil && ctx.Err() == nil {
 		// The caller's deadline has not passed, so that it must not look as if it had.
 		return nil, fmt.Errorf("none within %v", c.attemptTimeout)
@@ -184,11 +240,12 @@ func (c *Client) attempt(ctx context.Context, req *http.Request) (*answer, error
 	return a, err
 }
 
-func (c *Client) exchange(ctx context.Context, req *http.Request) (*answer, error) {
+// exchange sends a copy of req, with a body of its own where there is one.
+func (c *Client) exchange(ctx context.Context, req *http.Request, body func() (io.ReadCloser, error)) (*answer, error) {
 	r := req.Clone(ctx)
-	if req.GetBody != nil {
+	if body != nil {
 		var err error
-		if r.Body, err = req.GetBody(); err != nil {
+		if r.Body, err = body(); err != nil {
 			return nil, err
 		}
 	}
@@ -197,12 +254,12 @@ func (c *Client) exchange(ctx context.Context, req *http.Request) (*answer, erro
 		return nil, err
 	}
 	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
 		return nil, err
 	}
 	return &answer{
-		status: resp.StatusCode, header: resp.Header, body: body,
+		status: resp.StatusCode, header: resp.Header, body: text,
 		replayed:   resp.Header.Get("Idempotent-Replayed") == "true",
 		requestID:  resp.Header.Get("X-Request-Id"),
 		retryAfter: retryAfter(resp.Header.Get("Retry-After"), time.Now()),
@@ -210,10 +267,13 @@ func (c *Client) exchange(ctx context.Context, req *http.Request) (*answer, erro
 }
 
 // retryAfter reads the header: seconds, or an HTTP date, which proxies may send
-// (RFC 9110, section 10.2.3). 0: there is none that can be understood.
+// (RFC 9110, section 10.2.3). 0: there is none that can be understood. Seconds that
+// no Duration holds are the longest one.
 func retryAfter(value string, now time.Time) time.Duration {
-	if s, err := strconv.ParseInt(value, 10, 32); err == nil {
-		return max(0, time.Duration(s)*time.Second)
+	const longest = math.MaxInt64 / int64(time.Second)
+	s, err := strconv.ParseInt(value, 10, 64)
+	if err == nil || errors.Is(err, strconv.ErrRange) { // of which s is the nearest
+		return time.Duration(min(max(0, s), longest)) * time.Second
 	}
 	if at, err := http.ParseTime(value); err == nil {
 		return max(0, at.Sub(now))
@@ -227,6 +287,7 @@ type waits struct {
 	deadline time.Time     // of the call; zero: none
 	bound    time.Duration // of the last wait
 	least    time.Duration // what the service asked for
+	tooLong  bool          // the service asked for more than maxRetryAfter
 	tooLate  bool          // the next attempt would come after the deadline
 }
 
@@ -243,10 +304,11 @@ func (w *waits) NextBackOff() time.Duration {
 	} else {
 		w.bound = min(2*w.bound, w.client.maxBackoff)
 	}
-	wait := w.least + w.client.jitter(w.bound)
 	if w.least > maxRetryAfter {
+		w.tooLong = true
 		return backoff.Stop
 	}
+	wait := w.least + w.client.jitter(w.bound)
 	if !w.deadline.IsZero() && !time.Now().Add(wait).Before(w.deadline) {
 		w.tooLate = true
 		return backoff.Stop
