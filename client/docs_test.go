@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -76,6 +77,9 @@ type language struct {
 	build  func(t *testing.T, dir string)
 	run    func(t *testing.T, file string) []string
 	under  string
+	// at is a program that makes one payment without waiting, of the address and
+	// key that are its arguments, and prints the same.
+	at string
 }
 
 var languages = map[string]language{
@@ -98,6 +102,17 @@ for ((i = $3; i < $3 + $2; i++)); do one "$i"; done
 one "$3" 200
 ATTEMPTS=2 BASE_URL=http://127.0.0.1:1
 one "$i"
+`,
+		at: `source ./pay.sh
+BASE_URL=$1 TOKEN=merchant-demo ATTEMPTS=5
+sleep() { :; }
+echo '{}' >"$2.json"
+made=$(pay "$2" "$2.json" 2>/dev/null)
+case $? in
+  0) grep -o 'pi_[0-9a-z]*' <<<"$made" | head -n 1 ;;
+  1) echo refused ;;
+  75) echo open ;;
+esac
 `,
 	},
 	"Python": {
@@ -122,6 +137,18 @@ for i in range(first, first + n):
     one(url, i)
 one(url, first, "200")
 one("http://127.0.0.1:1", first + n, attempts=2)
+`,
+		at: `import sys
+import httpx
+import pay
+pay.time.sleep = lambda _: None
+with httpx.Client(base_url=sys.argv[1], trust_env=False) as http:
+    try:
+        print(pay.create_payment(http, sys.argv[2], {}, 5)["id"])
+    except pay.Refused:
+        print("refused")
+    except pay.Open:
+        print("open")
 `,
 	},
 	"TypeScript": {
@@ -160,6 +187,16 @@ const [url, n, first] = [process.argv[2]!, Number(process.argv[3]), Number(proce
 for (let i = first; i < first + n; i++) await one(url, i);
 await one(url, first, "200");
 await one("http://127.0.0.1:1", first + n, "100", 2);
+`,
+		at: `import { createPayment, Open, Refused } from "./pay.js";
+declare const process: { argv: string[] };
+const wait = setTimeout; // fetch has waits of its own
+globalThis.setTimeout = ((done: () => void, ms: number) => wait(done, new Error().stack!.split("\n")[2]!.includes("pay.js") ? 0 : ms)) as typeof setTimeout;
+try {
+  console.log((await createPayment({ baseURL: process.argv[2]!, token: "t", attempts: 5 }, process.argv[3]!, {} as never)).id);
+} catch (error) {
+  console.log(error instanceof Refused ? "refused" : error instanceof Open ? "open" : error);
+}
 `,
 	},
 }
@@ -205,8 +242,10 @@ func TestDocs(t *testing.T) {
 			t.Errorf("docs/clients.md shows %d programs for %s", len(shown), name)
 			continue
 		}
-		if err := os.WriteFile(filepath.Join(dir, "under"+l.suffix), []byte(l.under), 0o600); err != nil {
-			t.Fatal(err)
+		for file, text := range map[string]string{"under": l.under, "at": l.at} {
+			if err := os.WriteFile(filepath.Join(dir, file+l.suffix), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -222,6 +261,7 @@ func TestDocs(t *testing.T) {
 				}
 			}
 			underFire(t, l, dir)
+			eachEnd(t, l, dir)
 		})
 	}
 	for _, p := range all {
@@ -245,7 +285,7 @@ var (
 	}
 	// finally are answers to every sending: they are final.
 	finally = map[int]answers{
-		7: func(http.Header) int { return http.StatusConflict },
+		7: func(h http.Header) int { h.Set("Idempotency-Key-Expires", "soon"); return http.StatusConflict },
 		8: func(h http.Header) int { h.Set("Idempotent-Replayed", "true"); return http.StatusInternalServerError },
 		9: func(h http.Header) int { h.Set("Retry-After", "1"); return http.StatusUnprocessableEntity },
 	}
@@ -276,6 +316,85 @@ func hurdles(service http.Handler) http.Handler {
 		w.WriteHeader(answer(w.Header()))
 		_, _ = io.WriteString(w, `{"error":"made_up","detail":"d"}`)
 	})
+}
+
+// ends are what a loop of the page makes of answers, one to each attempt: of the
+// last one, where there are more attempts.
+var ends = map[string]struct {
+	answers  []step
+	want     string
+	attempts int
+}{
+	"made":                    {[]step{docMade}, "pi_1", 1},
+	"refused":                 {[]step{revoked}, "refused", 1},
+	"revoked-after-cut":       {[]step{docCut, revoked}, "open", 2},
+	"revoked-after-failure":   {[]step{unavailable, revoked}, "open", 2},
+	"revoked-while-it-ran":    {[]step{inFlight, revoked}, "open", 2},
+	"revoked-after-garbage":   {[]step{says(201, `null`), revoked}, "open", 2},
+	"revoked-after-another":   {[]step{says(200, `{"id":"pi_1"}`), revoked}, "open", 2},
+	"revoked-after-limit":     {[]step{limited, revoked}, "refused", 2},
+	"revoked-after-cut-limit": {[]step{docCut, limited, revoked}, "open", 3},
+	"recorded-after-cut":      {[]step{docCut, invalid}, "refused", 2},
+	"replayed-after-cut":      {[]step{docCut, says(500, `{}`, "Idempotent-Replayed: true")}, "refused", 2},
+	"reused-after-cut":        {[]step{docCut, reused}, "refused", 2},
+	"null":                    {[]step{says(201, `null`), docMade}, "pi_1", 2},
+	"number":                  {[]step{says(201, `7`), docMade}, "pi_1", 2},
+	"empty":                   {[]step{says(201, ``), docMade}, "pi_1", 2},
+	"no-intent":               {[]step{says(201, `{"state":"created"}`), docMade}, "pi_1", 2},
+	// Their last byte is a brace, and nothing tells that more was to come.
+	"cut-at-a-brace":     {[]step{says(201, `{"id":"pi_2","metadata":{"a":"b"}`), docMade}, "pi_1", 2},
+	"cut-within-a-brace": {[]step{says(201, `{"id":"pi_2","reference":"order }`), docMade}, "pi_1", 2},
+	"braces-in-strings":  {[]step{says(201, `{"id":"pi_1","reference":"\"}{{","metadata":{"\\":"}"}}`)}, "pi_1", 1},
+	"undecodable":        {[]step{says(201, `{"id":"pi_2"`, "Content-Encoding: gzip"), docMade}, "pi_1", 2},
+	"date":               {[]step{says(409, `{}`, "Retry-After: Mon, 02 Mar 2026 12:00:00 GMT"), docMade}, "pi_1", 2},
+	"octal":              {[]step{says(503, `{}`, "Retry-After: 08"), docMade}, "pi_1", 2},
+	"zeros":              {[]step{says(503, `{}`, "Retry-After: 000"), docMade}, "pi_1", 2},
+	"superscript":        {[]step{says(503, `{}`, "Retry-After: \xb2"), docMade}, "pi_1", 2},
+	"two-minutes":        {[]step{says(503, `{}`, "Retry-After: 120"), docMade}, "pi_1", 2},
+	"too-long":           {[]step{says(503, `{}`, "Retry-After: 121")}, "open", 1},
+	"31-bits-of-ms":      {[]step{says(503, `{}`, "Retry-After: 2147484")}, "open", 1},
+	"64-bits":            {[]step{says(503, `{}`, "Retry-After: 18446744073709551617")}, "open", 1},
+	"used-up":            {[]step{unavailable}, "open", 5},
+}
+
+// docMade is a success, and docCut one whose end is missing.
+var (
+	docMade = says(201, `{"id":"pi_1","state":"created","metadata":{"a":"b"},"version":1}`)
+	docCut  = says(201, `{"id":"pi_1","state":"cre`, "Content-Length: 99")
+)
+
+// eachEnd runs a language's loop against each of those.
+func eachEnd(t *testing.T, l language, dir string) {
+	t.Helper()
+	for name, c := range ends {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var mu sync.Mutex
+			sent := 0
+			url := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				mu.Lock()
+				answer := c.answers[min(sent, len(c.answers)-1)]
+				sent++
+				mu.Unlock()
+				resp, err := answer(r)
+				if err != nil {
+					t.Error(err)
+				}
+				defer resp.Body.Close()
+				maps.Copy(w.Header(), resp.Header)
+				w.WriteHeader(resp.StatusCode)
+				_, _ = io.Copy(w, resp.Body)
+			}))
+			if got := strings.TrimSpace(execute(t, dir, append(l.run(t, "at"+l.suffix), url, name)...)); got != c.want {
+				t.Errorf("it ends with %q, want %q", got, c.want)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if sent != c.attempts {
+				t.Errorf("%d attempts, want %d", sent, c.attempts)
+			}
+		})
+	}
 }
 
 // underFire makes payments through the proxy, in a few processes at once, and
