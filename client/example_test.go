@@ -34,8 +34,8 @@ func Example() {
 	var failed *client.Error
 	switch {
 	case errors.As(err, &failed) && failed.Open:
-		// It may have been made. Calling again with the same arguments and
-		// client.WithKey(failed.Key) finds out, and makes it if it was not.
+		// It may have been made: never with a new key. Calling again with the same
+		// arguments and client.WithKey(failed.Key) finds out, and makes it if it was not.
 		log.Fatal(err)
 	case err != nil:
 		log.Fatal(err)
