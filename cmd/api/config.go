@@ -45,7 +45,7 @@ type config struct {
 	Committers      int           `env:"IDEMPOTENCY_COMMITTERS" envDefault:"2" help:"how many transactions at a time gather requests that arrive together; 0: each request its own"`
 	SweepInterval   time.Duration `env:"SWEEP_INTERVAL" envDefault:"5s" help:"from one round of the sweeper to the next, a tenth more or less"`
 	SweepBatch      int           `env:"SWEEP_BATCH" envDefault:"500" help:"rows that one statement of the sweeper takes"`
-	MaxConns        int32         `env:"DB_MAX_CONNS" envDefault:"20" help:"most connections to the database; a running request costs one"`
+	MaxConns        int32         `env:"DB_MAX_CONNS" envDefault:"20" help:"most connections to the database; a request that runs alone costs one"`
 	RateLimit       rateLimit     `env:"RATE_LIMIT" help:"requests a second for each holder of keys and process, as in 50, or 50:200 with up to 200 at once; unset: no limit"`
 	DocsURL         string        `env:"DOCS_URL" envDefault:"/docs" help:"where the documentation is found that errors link to"`
 	ShutdownTimeout time.Duration `env:"SHUTDOWN_TIMEOUT" envDefault:"15s" help:"how long running requests may take to end"`
