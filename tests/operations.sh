@@ -79,7 +79,7 @@ url() { echo "postgres:///$2?host=$1.run&user=$3"; } # DIRECTORY DATABASE ROLE
 # serve NAME URL [VARIABLE=VALUE...] starts the service; its address goes to $NAME.
 serve() {
 	local name=$1 log=$work/api-$1.log
-	env "${@:3}" DATABASE_URL="$2" API_ADDR=127.0.0.1:0 API_DEMO_KEYS=merchant-demo .bin/api 2>"$log" &
+	env "${@:3}" DATABASE_URL="$2" API_ADDR=127.0.0.1:0 ADMIN_ADDR=off API_DEMO_KEYS=merchant-demo .bin/api 2>"$log" &
 	apis+=($!)
 	eventually 20 grep -q msg=listening "$log"
 	printf -v "$name" 'http://%s' "$(sed -nE 's/.*msg=listening addr=([^ ]+).*/\1/p' "$log")"
