@@ -98,6 +98,6 @@ func inMemory(dir string) (bool, error) {
 	if err := syscall.Statfs(dir, &fs); err != nil {
 		return false, err
 	}
-	kind := uint32(fs.Type) //nolint:gosec // a magic number
+	kind := uint32(fs.Type) // a magic number, signed on some machines
 	return kind == tmpfs || kind == ramfs, nil
 }

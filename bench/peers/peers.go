@@ -123,7 +123,7 @@ func open(ctx context.Context, o Options) (idempotency.Store, *pgxpool.Pool, fun
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	config.MaxConns = int32(o.Conns) //nolint:gosec // a handful
+	config.MaxConns = int32(o.Conns) // a handful
 	if o.Kind == OneTransaction {
 		// Set once for each session, so that they cost no statement. A copy waits
 		// for the first inside its INSERT; this is how long.

@@ -317,7 +317,7 @@ func TestReplica_Lease(t *testing.T) {
 		}
 	})
 
-	t.Run("AProcessThatHangs", func(t *testing.T) { //nolint:paralleltest // as above
+	t.Run("AProcessThatHangs", func(t *testing.T) { //nolint:paralleltest // the two share their replicas
 		lock := holdTable(t, db)
 		late := make(chan reply)
 		go func() { late <- a.post("L", example) }()
@@ -560,7 +560,7 @@ func quoted(value string) string {
 // which t.TempDir's parents do not allow where the tests are root's.
 func openDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "api-test-") //nolint:usetesting // see above
+	dir, err := os.MkdirTemp("", "api-test-") //nolint:usetesting // t.TempDir is in one that is closed to that user
 	if err != nil {
 		t.Fatal(err)
 	}

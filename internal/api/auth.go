@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -90,8 +89,6 @@ func bearerToken(lines []string) (string, bool) {
 	return token, ok && token != "" && strings.EqualFold(scheme, "Bearer")
 }
 
-var merchantPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
-
 // forMerchant finds out whose payment intents the request is about. A merchant's
 // key needs not say it. The keys of relayers, listeners and operators must, each
 // time and by a header: in the path it would give one intent two names.
@@ -107,8 +104,9 @@ func (s *server) forMerchant(next http.Handler) http.Handler {
 			wrong = fmt.Sprintf("a key of role %s needs one Intent-Merchant header: whose payment intents it is about", c.Role)
 		case len(named) > 1:
 			wrong = "Intent-Merchant must be sent once, got more than one header line"
-		case !merchantPattern.MatchString(named[0]):
-			wrong = "Intent-Merchant must be 1 to 64 letters, digits, dots, dashes or underscores"
+		// A key with the caller's own role and mode breaks no rule but this.
+		case len(apikey.Check(apikey.Holder{Merchant: named[0], Role: c.Role, Mode: c.Mode}, "")) > 0:
+			wrong = "Intent-Merchant " + apikey.MerchantRule
 		case c.Role == apikey.API && named[0] != c.Merchant:
 			wrong = "Intent-Merchant must be the key's own merchant, or left out"
 		}

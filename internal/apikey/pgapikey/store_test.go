@@ -232,7 +232,7 @@ func TestStore_Touch(t *testing.T) {
 		}
 	})
 
-	t.Run("OnceADay", func(t *testing.T) { //nolint:paralleltest // as above
+	t.Run("OnceADay", func(t *testing.T) { //nolint:paralleltest // the two share a key
 		if err := s.Touch(t.Context(), []apikey.ID{key.ID}); err != nil {
 			t.Fatal(err)
 		}
