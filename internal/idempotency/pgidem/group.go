@@ -310,13 +310,19 @@ func (g *group) fail(err error) {
 }
 
 // admit lets the handlers run. Of those who ask for one key it is the first who
-// gets to run, if it has not gone meanwhile; then nobody does.
+// gets to run. If that has gone meanwhile, a copy of it does; if there is none,
+// nobody, and others may try again: their key is in use by no other request.
 func (g *group) admit() {
 	g.c.mu.Lock()
 	defer g.c.mu.Unlock()
 	for _, e := range g.entries {
 		m := newMember(g, e)
+		runs := slices.ContainsFunc(e.waiters, func(w *waiter) bool { return w.fp == m.fp })
 		for _, w := range e.waiters {
+			if !runs {
+				w.tell(answer{claim: idempotency.Claim{Outcome: idempotency.InFlight}})
+				continue
+			}
 			if w.fp != m.fp || g.c.running[m.id] == m {
 				w.tell(answer{claim: m.met(w.fp)})
 				continue

@@ -711,6 +711,45 @@ func TestGroup_Patience(t *testing.T) {
 		}
 	})
 
+	// Whose time runs out while its group claims runs no more, and nobody is told
+	// that it does.
+	t.Run("WhileItClaims", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, longLease, func(c *pgxpool.Config) { c.MaxConns = 1 }).grouped()
+		only, err := f.pool.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		release := pgidem.Hold(f.made)
+		short, cancel := context.WithCancel(t.Context())
+		gone := make(chan error, 1)
+		go func() {
+			_, err := f.made.Claim(short, key(0), fp)
+			gone <- err
+		}()
+		eventually(t, "a claim does not wait", func() bool { return pgidem.Waiting(f.made) == 1 })
+		next := make(chan told, 1)
+		go func() {
+			c, err := f.made.Claim(t.Context(), key(0), other)
+			next <- told{c, err}
+		}()
+		eventually(t, "a claim does not wait", func() bool { return pgidem.Waiting(f.made) == 2 })
+		release()
+		eventually(t, "no group has taken them", func() bool { return pgidem.Waiting(f.made) == 0 })
+		cancel()
+		if err := <-gone; !errors.Is(err, context.Canceled) {
+			t.Errorf("Claim = %v, want its context's error", err)
+		}
+		only.Release()
+		if c := <-next; c.err != nil || c.Outcome != idempotency.InFlight {
+			t.Errorf("the other's claim: %v, %v; want in_flight: it may try again", c.Outcome, c.err)
+		}
+		eventually(t, "the group has not ended", func() bool { return pgidem.Idle(f.made) })
+		if c := f.claimed(t, key(0), other); c.Outcome != idempotency.Fresh {
+			t.Errorf("the next claim is %v, want fresh", c.Outcome)
+		}
+	})
+
 	// Whose time runs out while the group commits is in doubt; the others are not.
 	t.Run("WhileItCommits", func(t *testing.T) {
 		t.Parallel()
