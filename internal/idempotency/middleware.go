@@ -332,7 +332,12 @@ func (l *layer) answer(w http.ResponseWriter, r *http.Request, req request, clai
 
 // run lets the handler answer, and sends its answer once it is on record.
 func (l *layer) run(ctx context.Context, w http.ResponseWriter, r *http.Request, req request, attempt Attempt) {
-	defer l.abandon(ctx, attempt) // where Goexit ends the handler
+	completed := false
+	defer func() {
+		if !completed {
+			l.abandon(ctx, attempt) // where Goexit ends the handler
+		}
+	}()
 
 	rec := newRecorder()
 	undone := UndoneWithheld
@@ -341,6 +346,7 @@ func (l *layer) run(ctx context.Context, w http.ResponseWriter, r *http.Request,
 		undone = UndoneStore
 		resp := rec.response()
 		if err = l.complete(ctx, attempt, resp); err == nil {
+			completed = true
 			l.Observe(r, Event{Outcome: Fresh, Fingerprint: req.fp})
 			rec.send(w, resp, attempt.Time().Add(l.store.TTL()))
 			return

@@ -1,6 +1,7 @@
 package pgidem
 
 import (
+	"net/http"
 	"time"
 
 	"intentd/internal/idempotency"
@@ -115,3 +116,6 @@ func Adrift(a idempotency.Attempt) bool {
 	defer m.group.c.mu.Unlock()
 	return m.state == stateAdrift
 }
+
+// EncodeHeader spells a header as it stands in a record.
+func EncodeHeader(h http.Header) string { return encodeHeader(h) }

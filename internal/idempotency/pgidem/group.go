@@ -2,7 +2,6 @@ package pgidem
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -524,15 +523,11 @@ func (g *group) keep(members, late []*member) error {
 	scopes, keys, headers := make([]string, n), make([]string, n), make([]string, n)
 	fingerprints, bodies, statuses := make([][]byte, n), make([][]byte, n), make([]int, n)
 	for i, m := range members {
-		header, err := json.Marshal(m.resp.Header)
-		if err != nil {
-			return err
-		}
 		g.tx.queue = append(g.tx.queue, m.queue...)
 		if m.stale {
 			g.tx.Queue(deleteStaleSQL, m.id.Scope, m.id.Key)
 		}
-		scopes[i], keys[i], headers[i] = m.id.Scope, m.id.Key, string(header)
+		scopes[i], keys[i], headers[i] = m.id.Scope, m.id.Key, encodeHeader(m.resp.Header)
 		fingerprints[i], bodies[i], statuses[i] = m.fp[:], notNull(m.resp.Body), m.resp.Status
 	}
 	if n > 0 {

@@ -3,6 +3,7 @@ package pgidem_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -1247,4 +1249,30 @@ func (c *wireConn) Read(p []byte) (int, error) {
 		c.wire.count++
 	}
 	return n, err
+}
+
+// What it spells reads as what encoding/json would have spelt.
+func TestEncodeHeader(t *testing.T) {
+	t.Parallel()
+	for name, h := range map[string]http.Header{
+		"Empty":   {},
+		"Usual":   {"Content-Type": {"application/json"}, "Location": {"/v1/things/1"}, "Etag": {`"1"`}},
+		"Several": {"Link": {`</a>; rel="next"`, "", "</b>\t\\"}},
+		"NoUTF8":  {"Location": {"/caf\xe9", "/ü\u2028"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			reference, err := json.Marshal(h)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got, want http.Header
+			if err := errors.Join(json.Unmarshal([]byte(pgidem.EncodeHeader(h)), &got), json.Unmarshal(reference, &want)); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("encodeHeader (-want +got):\n%s", diff)
+			}
+		})
+	}
 }
