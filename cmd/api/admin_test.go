@@ -73,6 +73,8 @@ func TestReplica_Admin(t *testing.T) {
 		"intentd_sweeper_lag_failures_total 0",
 		"intentd_db_pool_max_connections 20",
 		"intentd_rate_limited_requests_total 0",
+		"intentd_idempotency_lone_attempts_total 2",
+		"intentd_idempotency_commit_group_attempts_count 0",
 	} {
 		if !strings.Contains(text, line+"\n") {
 			t.Errorf("no line %s in:\n%s", line, text)

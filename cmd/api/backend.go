@@ -40,6 +40,9 @@ type backend struct {
 	// lag tells for how long what has been due for longest has been so, by the
 	// sweeper's jobs.
 	lag func(ctx context.Context) (map[string]time.Duration, error)
+	// groups has an observer told how attempts are committed; nil where none share
+	// a transaction.
+	groups func(pgidem.Observer)
 	// pool tells how the connections to the database stand; nil in memory.
 	pool func() *pgxpool.Stat
 	// watch returns when ctx has ended, or the store is lost for good.
@@ -100,12 +103,18 @@ func postgresBackend(ctx context.Context, c config, log *slog.Logger, db *databa
 		return nil, err
 	}
 	apiKeys := apikey.NewDirectory(pgapikey.New(pool), log)
+	keys := pgidem.New(pool, c.TTL, c.Lease).WithCommitters(c.Committers)
+	var groups func(pgidem.Observer)
+	if c.Committers > 0 {
+		groups = func(o pgidem.Observer) { keys.Observed(o) }
+	}
 	return &backend{
 		apiKeys: apiKeys,
 		intents: pgintent.New(pool, func(ctx context.Context) (pgintent.Tx, bool) {
 			return pgidem.FromContext(ctx)
 		}),
-		keys:    pgidem.New(pool, c.TTL, c.Lease).WithCommitters(c.Committers),
+		keys:    keys,
+		groups:  groups,
 		prepare: func(ctx context.Context) { prepareSchema(ctx, db.url, log) },
 		ready:   func(ctx context.Context) error { return schemaReady(ctx, pool) },
 		lag: func(ctx context.Context) (map[string]time.Duration, error) {

@@ -169,6 +169,9 @@ func serve(ctx context.Context, c config, log *slog.Logger, listening func(net.A
 	if backend.pool != nil {
 		figures.Pool(backend.pool)
 	}
+	if backend.groups != nil {
+		backend.groups(figures.CommitGroups())
+	}
 	intents := intent.New(backend.intents)
 	handler := api.New(api.Config{
 		Intents:       intents,

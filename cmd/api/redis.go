@@ -31,7 +31,7 @@ func keepInRedis(b *backend, c config, log *slog.Logger) error {
 	redisidem.Configure(o)
 	client := redis.NewClient(o)
 	store := redisidem.New(client, keyPrefix, c.TTL, c.Lease)
-	b.keys = store
+	b.keys, b.groups = store, nil
 	intentsReady, intentsLag, intentsClose := b.ready, b.lag, b.close
 	// Redis deletes its own; what the other store may have left is not swept.
 	b.lag = func(ctx context.Context) (map[string]time.Duration, error) {

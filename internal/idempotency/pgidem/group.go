@@ -398,6 +398,9 @@ func (g *group) end() bool {
 		err = g.keep(e.completed, e.late)
 	}
 	again := err != nil && g.undone(err)
+	if err == nil && len(e.completed) > 0 {
+		g.c.store.observer.Committed(len(e.completed), leave(e.late))
+	}
 	goOn := err == nil && len(e.late) > 0 && !g.tx.conn.Conn().IsClosed()
 	switch {
 	case goOn:
@@ -433,6 +436,17 @@ func (g *group) end() bool {
 		g.let(m, errRunAlone)
 	}
 	return true
+}
+
+// leave marks those that are left behind, and returns how many were not before.
+func leave(late []*member) (n int) {
+	for _, m := range late {
+		if !m.left {
+			m.left = true
+			n++
+		}
+	}
+	return n
 }
 
 // let lets a member go, with that result. c.mu is held.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -146,6 +147,83 @@ func TestGroup_OneTransaction(t *testing.T) {
 	if got := run(); got != 2 {
 		t.Errorf("%d creates take %d round trips, want 2", n, got)
 	}
+}
+
+// counter keeps what a store tells its observer.
+type counter struct {
+	mu     sync.Mutex
+	groups [][2]int // how many were committed and left behind
+	alone  int
+}
+
+func (c *counter) Committed(size, leftBehind int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.groups = append(c.groups, [2]int{size, leftBehind})
+}
+
+func (c *counter) Alone() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.alone++
+}
+
+func (c *counter) want(t *testing.T, alone int, groups ...[2]int) {
+	t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !slices.Equal(c.groups, groups) || c.alone != alone {
+		t.Errorf("told of groups %v and %d alone, want %v and %d", c.groups, c.alone, groups, alone)
+	}
+}
+
+func TestGroup_Observed(t *testing.T) {
+	t.Parallel()
+
+	t.Run("TogetherAndAlone", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, longLease).grouped()
+		c := new(counter)
+		f.made.Observed(c)
+		complete(t, f.members(t, 3), nil)
+		c.want(t, 0, [2]int{3, 0})
+		claim, err := f.made.Interactive().Claim(t.Context(), key(9), fp)
+		if err != nil {
+			t.Fatal(err)
+		}
+		complete(t, []idempotency.Attempt{claim.Attempt}, nil)
+		if claim, err := f.made.Interactive().Claim(t.Context(), key(9), fp); err != nil || claim.Outcome != idempotency.Replay {
+			t.Errorf("a replay: %v, %v", claim.Outcome, err)
+		}
+		c.want(t, 1, [2]int{3, 0})
+	})
+
+	t.Run("LeftBehind", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, longLease).leftBehind()
+		c := new(counter)
+		f.made.Observed(c)
+		attempts := f.members(t, 3)
+		want := [][2]int{{1, 2}, {1, 0}, {1, 0}} // each is left behind once
+		for i := range attempts {
+			complete(t, attempts[i:i+1], nil)
+			c.want(t, 0, want[:i+1]...)
+		}
+	})
+
+	// What a failed group undoes is no group; then each is alone.
+	t.Run("Undone", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, longLease).grouped()
+		c := new(counter)
+		f.made.Observed(c)
+		complete(t, f.members(t, 3), func(n int, tx *pgidem.Tx) {
+			if n == 0 {
+				tx.Queue("insert into work values ('forbidden')")
+			}
+		})
+		c.want(t, 3)
+	})
 }
 
 // Whatever the moments at which they come.

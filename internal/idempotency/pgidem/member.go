@@ -30,6 +30,7 @@ type member struct {
 	fp    idempotency.Fingerprint
 	stale bool
 	group *group
+	left  bool // others of the group have been committed without it
 
 	// Guarded by committers.mu.
 	state   memberState

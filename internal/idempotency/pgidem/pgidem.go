@@ -178,7 +178,22 @@ type Store struct {
 	slots *semaphore.Weighted // the places of running attempts
 
 	committers *committers // nil: no attempt shares a transaction
+	observer   Observer
 }
+
+// Observer is told how attempts reach the database. It must not block.
+type Observer interface {
+	// Committed is told of each transaction that several attempts share: how many
+	// it has made permanent, and how many go on in a later one, each once.
+	Committed(size, leftBehind int)
+	// Alone is told of each attempt that has a transaction of its own.
+	Alone()
+}
+
+type unobserved struct{}
+
+func (unobserved) Committed(int, int) {}
+func (unobserved) Alone()             {}
 
 // New returns a store over pool, which Configure should have prepared. Records
 // live for ttl from their claim, to the microsecond that PostgreSQL keeps. An attempt that is idle or inside one statement
@@ -190,7 +205,17 @@ func New(pool *pgxpool.Pool, ttl, lease time.Duration) *Store {
 	}
 	conns := int64(pool.Config().MaxConns)
 	rest := min(conns-1, max(1, conns/5))
-	return &Store{pool: pool, ttl: ttl.Truncate(time.Microsecond), lease: lease, slots: semaphore.NewWeighted(conns - rest)}
+	return &Store{
+		pool: pool, ttl: ttl.Truncate(time.Microsecond), lease: lease, slots: semaphore.NewWeighted(conns - rest),
+		observer: unobserved{},
+	}
+}
+
+// Observed has o told of attempts. It must be called before the store is used,
+// and returns it.
+func (s *Store) Observed(o Observer) *Store {
+	s.observer = o
+	return s
 }
 
 // WithCommitters has attempts that only queue statements share transactions: n
@@ -310,6 +335,7 @@ func (s *Store) claimAlone(ctx context.Context, r request) (idempotency.Claim, e
 	release := func() { s.slots.Release(1) }
 	if err == nil && c.Outcome == idempotency.Fresh {
 		c.Attempt.(*attempt).slot = release
+		s.observer.Alone()
 		return c, nil
 	}
 	if placed {
