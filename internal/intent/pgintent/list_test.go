@@ -101,7 +101,41 @@ func TestStore_List_Million(t *testing.T) {
 			if len(prepared) != 48 || shapes != 3*8*48 {
 				t.Errorf("%d statements for %d queries", len(prepared), shapes)
 			}
+			judgeGathered(t, conn.Conn())
 		})
+	}
+}
+
+// judgeGathered holds the statement that serves many reads to one way down the
+// primary key for each.
+func judgeGathered(t *testing.T, conn *pgx.Conn) {
+	t.Helper()
+	const many = 100
+	found, _ := conn.Query(t.Context(), "select id::text from payment_intents where merchant_id = $1 limit $2", whale, many)
+	ids, err := pgx.CollectRows(found, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Exec(t.Context(), "prepare gathered as "+selectIntents); err != nil {
+		t.Fatal(err)
+	}
+	merchants := strings.Repeat(whale+",", many)
+	plan := explain(t, conn, "gathered", []any{"{" + merchants[:len(merchants)-1] + "}", "{" + strings.Join(ids, ",") + "}"})
+	scans := 0
+	for _, n := range plan.all() {
+		switch n.Type {
+		case "Nested Loop", "Function Scan", "Limit", "Subquery Scan":
+		case "Index Scan":
+			scans++
+			if n.Loops != many || n.Rows != 1 || n.Filtered > 0 || n.Rechecked > 0 {
+				t.Errorf("the scan is not one row for each read: %+v", n)
+			}
+		default:
+			t.Errorf("not a way down an index: %+v", n)
+		}
+	}
+	if scans != 1 || plan.Rows != many || plan.Hit+plan.Read > 8*many {
+		t.Errorf("%d scans, %v rows, %d pages for %d reads: %+v", scans, plan.Rows, plan.Hit+plan.Read, many, plan)
 	}
 }
 

@@ -33,11 +33,24 @@ values (
     $1, $2::uuid, $3, $4, $5, $6, $7::numeric, 'created', 1, nullif($8::text, ''), $9::text::jsonb,
     $10::timestamptz, $10::timestamptz, $11::timestamptz)`
 
-	selectIntent = `
+	selectColumns = `
 select id::text, chain, token, payer, merchant, amount::text, state, version, coalesce(reference, ''), metadata::text,
        coalesce(tx_hash, ''), created_at, updated_at, expires_at, transaction_timestamp()
-from payment_intents
+from payment_intents`
+
+	selectIntent = selectColumns + `
 where merchant_id = $1`
+
+	// Many at once, each with its place among what was asked for. Lateral, with a
+	// limit that keeps it so: for each one look into the primary key, whatever the
+	// planner believes of the table.
+	selectIntents = `
+select k.n, i.*
+from unnest($1::text[], $2::text[]) with ordinality as k (merchant_id, id, n)
+cross join lateral (` + selectColumns + `
+where merchant_id = k.merchant_id
+  and payment_intents.id = k.id::uuid
+limit 1) as i`
 
 	withID = `
   and id = $2::uuid`
@@ -138,6 +151,7 @@ type Tx interface {
 type Store struct {
 	pool   *pgxpool.Pool
 	joined func(ctx context.Context) (Tx, bool)
+	reader reader
 }
 
 var _ intent.Store = (*Store)(nil)
@@ -148,7 +162,7 @@ func New(pool *pgxpool.Pool, joined func(ctx context.Context) (Tx, bool)) *Store
 	if joined == nil {
 		joined = func(context.Context) (Tx, bool) { return nil, false }
 	}
-	return &Store{pool: pool, joined: joined}
+	return &Store{pool: pool, joined: joined, reader: reader{pool: pool, patience: gatherPatience}}
 }
 
 // Create implements intent.Store.
@@ -204,8 +218,11 @@ func (s *Store) Create(ctx context.Context, in intent.Intent, expiresIn time.Dur
 
 // Get implements intent.Store.
 func (s *Store) Get(ctx context.Context, merchantID string, id intent.ID) (intent.Intent, error) {
-	in, _, err := s.read(ctx, merchantID, id)
-	return in, err
+	if tx, ok := s.joined(ctx); ok {
+		in, _, err := one(ctx, tx, merchantID, id)
+		return in, err
+	}
+	return s.reader.get(ctx, merchantID, id)
 }
 
 // List implements intent.Store.
@@ -286,7 +303,7 @@ func cut[T any](rows []T, limit int) (page []T, more bool) {
 
 // Move implements intent.Store.
 func (s *Store) Move(ctx context.Context, merchantID string, id intent.ID, decide func(intent.Intent, time.Time) (*intent.Transition, error)) (intent.Intent, error) {
-	in, now, err := s.read(ctx, merchantID, id)
+	in, now, err := one(ctx, s.querier(ctx), merchantID, id)
 	if err != nil {
 		return intent.Intent{}, err
 	}
@@ -343,14 +360,14 @@ func (s *Store) CancelDue(ctx context.Context, limit int) (int, error) {
 	return n[0], nil
 }
 
-// read returns the intent and the database's time.
-func (s *Store) read(ctx context.Context, merchantID string, id intent.ID) (intent.Intent, time.Time, error) {
+// one returns the intent and the database's time, in a statement of its own.
+func one(ctx context.Context, db querier, merchantID string, id intent.ID) (intent.Intent, time.Time, error) {
 	var now time.Time
 	scan := func(row pgx.CollectableRow) (in intent.Intent, err error) {
 		in, now, err = scanIntent(row, merchantID)
 		return in, err
 	}
-	found, err := collect(ctx, s.querier(ctx), scan, selectIntent+withID, merchantID, dashed(id))
+	found, err := collect(ctx, db, scan, selectIntent+withID, merchantID, dashed(id))
 	if err != nil {
 		return intent.Intent{}, time.Time{}, err
 	}
@@ -360,13 +377,14 @@ func (s *Store) read(ctx context.Context, merchantID string, id intent.ID) (inte
 	return found[0], now, nil
 }
 
-// scanIntent reads a row of selectIntent, which is the merchant's.
-func scanIntent(row pgx.CollectableRow, merchantID string) (in intent.Intent, now time.Time, err error) {
+// scanIntent reads a row of selectIntent, which is the merchant's, and what stands
+// before it.
+func scanIntent(row pgx.CollectableRow, merchantID string, first ...any) (in intent.Intent, now time.Time, err error) {
 	in.MerchantID = merchantID
 	var id string
 	var metadata *string
-	err = row.Scan(&id, &in.Chain, &in.Token, &in.Payer, &in.Merchant, &in.Amount, &in.State, &in.Version, &in.Reference,
-		&metadata, &in.TxHash, &in.CreatedAt, &in.UpdatedAt, &in.ExpiresAt, &now)
+	err = row.Scan(append(first, &id, &in.Chain, &in.Token, &in.Payer, &in.Merchant, &in.Amount, &in.State, &in.Version, &in.Reference,
+		&metadata, &in.TxHash, &in.CreatedAt, &in.UpdatedAt, &in.ExpiresAt, &now)...)
 	if err != nil {
 		return intent.Intent{}, time.Time{}, err
 	}
