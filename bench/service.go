@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"syscall"
@@ -234,8 +235,9 @@ func serviceEnv(url string, conns int, committers string) func(addr string) []st
 const peerAddr = "BENCH_PEER_ADDR"
 
 // servePeer is the program of a peer's server. Its server has the bounds of the
-// service's own, and its log is the same.
+// service's own, its garbage is collected as seldom, and its log is the same.
 func servePeer(ctx context.Context, args []string, stderr io.Writer) error {
+	debug.SetGCPercent(400)
 	o := peers.Options{TTL: ttl, Lease: lease, Merchants: map[string]string{bearer: merchant}}
 	o.Log = slog.New(slog.NewTextHandler(stderr, nil))
 	f := flag.NewFlagSet(peerCommand, flag.ContinueOnError)

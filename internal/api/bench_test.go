@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"intentd/internal/api"
 	"intentd/internal/apikey"
@@ -54,12 +55,14 @@ func BenchmarkCreate(b *testing.B) {
 	}
 }
 
-// nowhere is a client that takes an answer and keeps its status.
+// nowhere is a client that takes an answer and keeps its status. Like net/http's it
+// has deadlines, since to say that there are none would cost objects.
 type nowhere struct {
 	header http.Header
 	status int
 }
 
-func (n *nowhere) Header() http.Header         { return n.header }
-func (n *nowhere) WriteHeader(status int)      { n.status = status }
-func (n *nowhere) Write(p []byte) (int, error) { return len(p), nil }
+func (n *nowhere) Header() http.Header             { return n.header }
+func (n *nowhere) WriteHeader(status int)          { n.status = status }
+func (n *nowhere) SetReadDeadline(time.Time) error { return nil }
+func (n *nowhere) Write(p []byte) (int, error)     { return len(p), nil }
