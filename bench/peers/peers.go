@@ -194,6 +194,9 @@ func (w *work) Queue(sql string, args ...any) {
 	w.err = err
 }
 
+// QueueRow implements pgintent.Tx. Nobody shares a transaction.
+func (w *work) QueueRow(sql, _ string, args ...any) { w.Queue(sql, args...) }
+
 // Query implements pgintent.Tx.
 func (w *work) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	if w.err != nil {

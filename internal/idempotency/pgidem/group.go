@@ -534,10 +534,14 @@ func (g *group) keep(members, late []*member) error {
 		return idempotency.ErrSuperseded
 	}
 	n := len(members)
+	queues := make([][]statement, n)
+	for i, m := range members {
+		queues[i] = m.queue
+	}
+	g.tx.queue = gather(queues)
 	scopes, keys, headers := make([]string, n), make([]string, n), make([]string, n)
 	fingerprints, bodies, statuses := make([][]byte, n), make([][]byte, n), make([]int, n)
 	for i, m := range members {
-		g.tx.queue = append(g.tx.queue, m.queue...)
 		if m.stale {
 			g.tx.Queue(deleteStaleSQL, m.id.Scope, m.id.Key)
 		}
@@ -559,6 +563,6 @@ func (g *group) keep(members, late []*member) error {
 	g.holds = true
 	return g.tx.commit(g.ctx,
 		step{statement{sql: beginSQL}, 0},
-		step{statement{groupBoundsSQL, []any{milliseconds(left), milliseconds(min(left, statementPatience))}}, 1},
-		step{statement{takeOverSQL, []any{locks}}, int64(len(locks))})
+		step{statement{sql: groupBoundsSQL, args: []any{milliseconds(left), milliseconds(min(left, statementPatience))}}, 1},
+		step{statement{sql: takeOverSQL, args: []any{locks}}, int64(len(locks))})
 }

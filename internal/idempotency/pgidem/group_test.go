@@ -149,6 +149,144 @@ func TestGroup_OneTransaction(t *testing.T) {
 	}
 }
 
+// What members queue as rows is sent as one statement, where it can be.
+func TestGroup_Rows(t *testing.T) {
+	t.Parallel()
+	const (
+		alone = "insert into work values ('alone ' || $1::text)"
+		many  = "insert into work select 'many ' || name from unnest($1::text[]) as r (name)"
+	)
+	for name, test := range map[string]struct {
+		queue      func(n int, tx *pgidem.Tx)
+		members    int
+		want       []string
+		statements int
+	}{
+		"Together": {
+			func(n int, tx *pgidem.Tx) { tx.QueueRow(alone, many, fmt.Sprint(n)) },
+			3, []string{"many 0", "many 1", "many 2"}, 1,
+		},
+		"One": {
+			func(n int, tx *pgidem.Tx) { tx.QueueRow(alone, many, fmt.Sprint(n)) },
+			1, []string{"alone 0"}, 1,
+		},
+		"OneOfMany": {
+			func(n int, tx *pgidem.Tx) {
+				if n == 1 {
+					tx.QueueRow(alone, many, fmt.Sprint(n))
+				}
+			},
+			3, []string{"alone 1"}, 1,
+		},
+		// Each member's statements keep their order.
+		"OthersBehind": {
+			func(n int, tx *pgidem.Tx) {
+				tx.QueueRow(alone, many, fmt.Sprint(n))
+				tx.Queue("update work set name = name || ' and more' where name = 'many ' || $1::text", fmt.Sprint(n))
+			},
+			2, []string{"many 0 and more", "many 1 and more"}, 2, // each row has the cmin of its update
+		},
+		"OthersBefore": {
+			func(n int, tx *pgidem.Tx) {
+				tx.Queue("insert into work values ($1)", fmt.Sprint("before ", n))
+				tx.QueueRow(alone, many, fmt.Sprint(n))
+			},
+			2, []string{"alone 0", "alone 1", "before 0", "before 1"}, 4,
+		},
+		"SeveralEach": {
+			func(n int, tx *pgidem.Tx) {
+				tx.QueueRow(alone, many, fmt.Sprint(n, "a"))
+				tx.QueueRow(alone, many, fmt.Sprint(n, "b"))
+			},
+			2, []string{"alone 0b", "alone 1b", "many 0a", "many 1a"}, 3,
+		},
+		"OfTwoKinds": {
+			func(n int, tx *pgidem.Tx) {
+				if n%2 == 0 {
+					tx.QueueRow(alone, many, fmt.Sprint(n))
+					return
+				}
+				tx.QueueRow(alone, "insert into work select 'odd ' || name from unnest($1::text[]) as r (name)", fmt.Sprint(n))
+			},
+			4, []string{"many 0", "many 2", "odd 1", "odd 3"}, 2,
+		},
+		"NotAlike": {
+			func(n int, tx *pgidem.Tx) {
+				var arg any = fmt.Sprint(n)
+				if n == 1 {
+					arg = &[]string{"1"}[0]
+				}
+				tx.QueueRow(alone, many, arg)
+			},
+			3, []string{"alone 0", "alone 1", "alone 2"}, 3,
+		},
+		"Nil": {
+			func(n int, tx *pgidem.Tx) {
+				tx.QueueRow("insert into work values (coalesce($1::text, 'nil'))", many, nil)
+			},
+			2, []string{"nil", "nil"}, 2,
+		},
+		"MoreArguments": {
+			func(n int, tx *pgidem.Tx) {
+				if n == 1 {
+					tx.QueueRow("insert into work values ($1::text || $2::text)", many, "1", "+")
+					return
+				}
+				tx.QueueRow(alone, many, fmt.Sprint(n))
+			},
+			3, []string{"1+", "alone 0", "alone 2"}, 3,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, longLease).grouped()
+			f.db.Exec(t, "delete from work")
+			attempts := f.members(t, test.members)
+			var wg sync.WaitGroup
+			for i, a := range attempts {
+				wg.Go(func() {
+					tx, _ := pgidem.FromContext(a.Bind(t.Context()))
+					test.queue(i, tx)
+					if err := a.Complete(t.Context(), resp); err != nil {
+						t.Errorf("Complete of %d: %v", i, err)
+					}
+				})
+			}
+			wg.Wait()
+			got := pgtest.QueryVal[[]string](t, f.db, "select array_agg(name order by name) from work")
+			if !slices.Equal(got, test.want) {
+				t.Errorf("work: %q, want %q", got, test.want)
+			}
+			// A row's cmin is the number of its statement within the transaction.
+			if n := pgtest.QueryVal[int](t, f.db, "select count(distinct cmin::text) from work"); n != test.statements {
+				t.Errorf("%d statements, want %d", n, test.statements)
+			}
+		})
+	}
+
+	// One row is refused: only its own member fails.
+	t.Run("Guilty", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, longLease).grouped()
+		attempts := f.members(t, 3)
+		errs := make([]error, 3)
+		var wg sync.WaitGroup
+		for i, a := range attempts {
+			wg.Go(func() {
+				tx, _ := pgidem.FromContext(a.Bind(t.Context()))
+				name := []string{"a", "forbidden", "c"}[i]
+				tx.QueueRow("insert into work values ($1)", "insert into work select unnest($1::text[])", name)
+				errs[i] = a.Complete(t.Context(), resp)
+			})
+		}
+		wg.Wait()
+		if errs[0] != nil || errs[1] == nil || errs[2] != nil {
+			t.Errorf("Complete = %v, want the second one's to fail", errs)
+		}
+		f.wantStored(t, 2)
+	})
+}
+
 // counter keeps what a store tells its observer.
 type counter struct {
 	mu     sync.Mutex

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"strconv"
 	"time"
 
@@ -41,6 +42,7 @@ type Tx struct {
 type statement struct {
 	sql  string
 	args []any
+	many string // sql for arrays of args; see QueueRow
 }
 
 // step is a statement that must affect so many rows.
@@ -68,8 +70,64 @@ func (tx *Tx) Time() time.Time { return tx.now }
 // attempt's end is dropped: its fate has been decided.
 func (tx *Tx) Queue(sql string, args ...any) {
 	if !tx.ended {
-		tx.queue = append(tx.queue, statement{sql, args})
+		tx.queue = append(tx.queue, statement{sql: sql, args: args})
 	}
+}
+
+// QueueRow is Queue for a statement that attempts of one transaction may send as
+// one: an INSERT of a row, say, which costs PostgreSQL more to begin than to carry
+// out. many must do for each row of its parameters what sql does for its own: each
+// is an array of what the parameter of that number is in sql, one element for
+// each attempt. That is so where every argument of a place has the same type,
+// which is not nil's. An attempt that is alone, or queues something before, sends
+// sql.
+func (tx *Tx) QueueRow(sql, many string, args ...any) {
+	if !tx.ended {
+		tx.queue = append(tx.queue, statement{sql: sql, args: args, many: many})
+	}
+}
+
+// gather makes one queue of several, whose order among each other is of no
+// meaning. The rows that they begin with become one statement.
+func gather(queues [][]statement) (all []statement) {
+	rows := make(map[string][]statement)
+	for _, q := range queues {
+		if len(q) > 0 && q[0].many != "" {
+			rows[q[0].many] = append(rows[q[0].many], q[0])
+		}
+	}
+	for _, q := range queues {
+		if len(q) > 0 && q[0].many != "" {
+			all = append(all, together(rows[q[0].many])...)
+			delete(rows, q[0].many)
+			q = q[1:]
+		}
+		all = append(all, q...)
+	}
+	return all
+}
+
+// together makes one statement of rows, if their arguments are alike.
+func together(rows []statement) []statement {
+	if len(rows) < 2 {
+		return rows
+	}
+	columns := make([]any, len(rows[0].args))
+	for n, first := range rows[0].args {
+		kind := reflect.TypeOf(first)
+		if kind == nil {
+			return rows
+		}
+		column := reflect.MakeSlice(reflect.SliceOf(kind), len(rows), len(rows))
+		for i, row := range rows {
+			if len(row.args) != len(columns) || reflect.TypeOf(row.args[n]) != kind {
+				return rows
+			}
+			column.Index(i).Set(reflect.ValueOf(row.args[n]))
+		}
+		columns[n] = column.Interface()
+	}
+	return []statement{{sql: rows[0].many, args: columns}}
 }
 
 // Query sends what is queued and sql in one round trip, and returns sql's rows,
@@ -78,7 +136,7 @@ func (tx *Tx) Queue(sql string, args ...any) {
 // idempotency.Options.Interactive.
 func (tx *Tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	tx.mustBeInteractive()
-	br, err := tx.flush(ctx, statement{sql, args})
+	br, err := tx.flush(ctx, statement{sql: sql, args: args})
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +152,7 @@ func (tx *Tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, err
 // of rows that sql affected. It panics as Query does.
 func (tx *Tx) Exec(ctx context.Context, sql string, args ...any) (int64, error) {
 	tx.mustBeInteractive()
-	br, err := tx.flush(ctx, statement{sql, args})
+	br, err := tx.flush(ctx, statement{sql: sql, args: args})
 	if err != nil {
 		return 0, err
 	}

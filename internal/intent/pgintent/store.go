@@ -33,6 +33,17 @@ values (
     $1, $2::uuid, $3, $4, $5, $6, $7::numeric, 'created', 1, nullif($8::text, ''), $9::text::jsonb,
     $10::timestamptz, $10::timestamptz, $11::timestamptz)`
 
+	// As insertIntent, for arrays of its parameters.
+	insertIntents = `
+insert into payment_intents (
+    merchant_id, id, chain, token, payer, merchant, amount, state, version, reference, metadata,
+    created_at, updated_at, expires_at)
+select merchant_id, id::uuid, chain, token, payer, merchant, amount::numeric, 'created', 1, nullif(reference, ''), metadata::jsonb,
+       created_at, created_at, expires_at
+from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
+            $10::timestamptz[], $11::timestamptz[])
+  as i (merchant_id, id, chain, token, payer, merchant, amount, reference, metadata, created_at, expires_at)`
+
 	selectColumns = `
 select id::text, chain, token, payer, merchant, amount::text, state, version, coalesce(reference, ''), metadata::text,
        coalesce(tx_hash, ''), created_at, updated_at, expires_at, transaction_timestamp()
@@ -135,6 +146,9 @@ type Tx interface {
 	// Queue keeps a statement until the next question or the commit takes it
 	// along. If it fails, what it travels with fails.
 	Queue(sql string, args ...any)
+	// QueueRow is Queue for a statement that requests of one transaction may send
+	// as one: many is sql for arrays of its parameters.
+	QueueRow(sql, many string, args ...any)
 	// Query sends what is queued and a statement whose answer is needed.
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 	// Time returns when the request began, by the database's clock. It stands
@@ -167,7 +181,7 @@ func New(pool *pgxpool.Pool, joined func(ctx context.Context) (Tx, bool)) *Store
 
 // Create implements intent.Store.
 func (s *Store) Create(ctx context.Context, in intent.Intent, expiresIn time.Duration) (intent.Intent, error) {
-	var metadata any
+	var metadata *string
 	if in.Metadata != nil {
 		// Text and not bytes: where pgx does not ask the server for the types it
 		// would send bytea.
@@ -175,11 +189,12 @@ func (s *Store) Create(ctx context.Context, in intent.Intent, expiresIn time.Dur
 		if err != nil {
 			return intent.Intent{}, err
 		}
-		metadata = string(b)
+		text := string(b)
+		metadata = &text
 	}
 	// One time makes the ID, the row and the answer. It is given to the row as it
 	// was told here, since the row may be written by a later transaction.
-	insert := func(now time.Time, send func(sql string, args ...any) error) (err error) {
+	insert := func(now time.Time, send func(args ...any) error) (err error) {
 		if in.ID, err = intent.NewID(now); err != nil {
 			return err
 		}
@@ -187,15 +202,15 @@ func (s *Store) Create(ctx context.Context, in intent.Intent, expiresIn time.Dur
 		in.CreatedAt = now.UTC()
 		in.UpdatedAt = in.CreatedAt
 		in.ExpiresAt = in.CreatedAt.Add(expiresIn.Truncate(time.Microsecond))
-		return send(insertIntent,
+		return send(
 			in.MerchantID, dashed(in.ID), in.Chain, in.Token, in.Payer, in.Merchant, in.Amount, in.Reference, metadata,
 			in.CreatedAt, in.ExpiresAt)
 	}
 
 	var err error
 	if tx, ok := s.joined(ctx); ok {
-		err = insert(tx.Time(), func(sql string, args ...any) error {
-			tx.Queue(sql, args...)
+		err = insert(tx.Time(), func(args ...any) error {
+			tx.QueueRow(insertIntent, insertIntents, args...)
 			return nil
 		})
 	} else {
@@ -204,8 +219,8 @@ func (s *Store) Create(ctx context.Context, in intent.Intent, expiresIn time.Dur
 			if err != nil {
 				return err
 			}
-			return insert(now[0], func(sql string, args ...any) error {
-				_, err := tx.Exec(ctx, sql, args...)
+			return insert(now[0], func(args ...any) error {
+				_, err := tx.Exec(ctx, insertIntent, args...)
 				return err
 			})
 		})

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -191,6 +192,7 @@ type tx struct {
 	t      *testing.T
 	at     time.Time
 	queued []func(ctx context.Context) error
+	rows   [][]any // if not nil, it shares its rows with others
 }
 
 type txKey struct{}
@@ -225,6 +227,14 @@ func (x *tx) Queue(sql string, args ...any) {
 	})
 }
 
+func (x *tx) QueueRow(sql, _ string, args ...any) {
+	if x.rows != nil {
+		x.rows = append(x.rows, args)
+		return
+	}
+	x.Queue(sql, args...)
+}
+
 func (x *tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	if err := x.flush(ctx); err != nil {
 		return nil, err
@@ -249,6 +259,54 @@ func (x *tx) commit() {
 	}
 	if err := x.Commit(x.t.Context()); err != nil {
 		x.t.Fatal(err)
+	}
+}
+
+// TestStore_Create_Many creates as requests do that share a transaction.
+func TestStore_Create_Many(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	reference := "order-1"
+	plain := params()
+	plain.Metadata = nil
+	full := params()
+	full.Reference = &reference
+	full.Metadata = map[string]string{"k": `"ü`, "l": ""}
+	least := params()
+	least.Amount = "1"
+
+	x, ctx, s := begin(t, db.Pool, pgx.TxOptions{})
+	x.rows = [][]any{}
+	var made []intent.Intent
+	for i, p := range []intent.Params{plain, full, least} {
+		in, err := intent.New(s).Create(ctx, fmt.Sprint("m-", i), p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		made = append(made, in)
+	}
+	columns := make([]any, len(x.rows[0]))
+	for n := range columns {
+		column := reflect.MakeSlice(reflect.SliceOf(reflect.TypeOf(x.rows[0][n])), 0, len(x.rows))
+		for _, row := range x.rows {
+			column = reflect.Append(column, reflect.ValueOf(row[n]))
+		}
+		columns[n] = column.Interface()
+	}
+	if tag, err := x.Exec(ctx, insertIntents, columns...); err != nil || tag.RowsAffected() != 3 {
+		t.Fatalf("%v, %v", tag, err)
+	}
+	x.commit()
+
+	for i, want := range made {
+		got, err := New(db.Pool, nil).Get(t.Context(), want.MerchantID, want.ID)
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Errorf("intent %d: %v (-answered +kept):\n%s", i, err, diff)
+		}
+	}
+	// What is not given is null, as in the statement for one.
+	if n := pgtest.QueryVal[int](t, db, "select count(*) from payment_intents where reference is null and (metadata is null) = (merchant_id = 'm-0')"); n != 2 {
+		t.Errorf("%d rows with null for what was not given, want 2", n)
 	}
 }
 
