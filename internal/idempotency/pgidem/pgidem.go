@@ -192,8 +192,11 @@ type Observer interface {
 
 type unobserved struct{}
 
+// Committed implements Observer.
 func (unobserved) Committed(int, int) {}
-func (unobserved) Alone()             {}
+
+// Alone implements Observer.
+func (unobserved) Alone() {}
 
 // New returns a store over pool, which Configure should have prepared. Records
 // live for ttl from their claim, to the microsecond that PostgreSQL keeps. An attempt that is idle or inside one statement
