@@ -98,7 +98,7 @@ func gather(queues [][]statement) (all []statement) {
 	}
 	for _, q := range queues {
 		if len(q) > 0 && q[0].many != "" {
-			all = append(all, together(rows[q[0].many])...)
+			all = append(all, merge(rows[q[0].many])...)
 			delete(rows, q[0].many)
 			q = q[1:]
 		}
@@ -107,8 +107,8 @@ func gather(queues [][]statement) (all []statement) {
 	return all
 }
 
-// together makes one statement of rows, if their arguments are alike.
-func together(rows []statement) []statement {
+// merge makes one statement of rows, if their arguments are alike.
+func merge(rows []statement) []statement {
 	if len(rows) < 2 {
 		return rows
 	}
