@@ -40,6 +40,9 @@ type Sweeper struct {
 	// Observe is told of each round when it has ended, those of several jobs at
 	// the same time; nil: nobody is.
 	Observe func(Round)
+	// Trace is told of each round when it begins, and returns the context for its
+	// work and what is told when it has ended, as Observe is; nil: nobody is.
+	Trace func(ctx context.Context, job string) (context.Context, func(Round))
 }
 
 // Run sweeps until ctx ends, and returns nil then. Each job has a loop of its
@@ -71,6 +74,10 @@ func (s *Sweeper) loop(ctx context.Context, job Job) {
 func (s *Sweeper) sweep(ctx context.Context, job Job) {
 	began := time.Now()
 	round := Round{Job: job.Name}
+	ended := func(Round) {}
+	if s.Trace != nil {
+		ctx, ended = s.Trace(ctx, job.Name)
+	}
 	for ctx.Err() == nil {
 		n, err := s.batch(ctx, job)
 		round.Done += n
@@ -88,8 +95,9 @@ func (s *Sweeper) sweep(ctx context.Context, job Job) {
 	if round.Done > 0 {
 		s.Log.InfoContext(ctx, "swept", "job", job.Name, "count", round.Done)
 	}
+	round.Took = time.Since(began)
+	ended(round)
 	if s.Observe != nil {
-		round.Took = time.Since(began)
 		s.Observe(round)
 	}
 }

@@ -176,6 +176,39 @@ func TestSweeper_Run(t *testing.T) {
 		})
 	})
 
+	// A round's work is done under the context that its beginning was given.
+	t.Run("Traced", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			type roundKey struct{}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			var told []string
+			tell := func(format string, args ...any) { told = append(told, fmt.Sprintf(format, args...)) }
+			left := 4
+			s := &sweeper.Sweeper{
+				Interval: time.Hour, Batch: 3, Log: slog.New(slog.DiscardHandler),
+				Jobs: []sweeper.Job{{Name: "j", Run: func(ctx context.Context, limit int) (int, error) {
+					tell("batch of %v", ctx.Value(roundKey{}))
+					time.Sleep(time.Millisecond) // the bubble's
+					n := min(left, limit)
+					left -= n
+					return n, nil
+				}}},
+				Trace: func(ctx context.Context, job string) (context.Context, func(sweeper.Round)) {
+					tell("begins %s", job)
+					return context.WithValue(ctx, roundKey{}, job), func(r sweeper.Round) { tell("ends %v", r) }
+				},
+			}
+			if err := s.Run(ctx); err != nil {
+				t.Errorf("Run = %v", err)
+			}
+			if want := []string{"begins j", "batch of j", "batch of j", "ends {j 4 2ms <nil>}"}; !slices.Equal(told, want) {
+				t.Errorf("told %q, want %q", told, want)
+			}
+		})
+	})
+
 	t.Run("EndsInTheMiddle", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
