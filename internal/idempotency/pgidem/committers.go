@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"intentd/internal/idempotency"
 )
 
@@ -83,6 +85,7 @@ type waiter struct {
 	entry  *entry
 	fp     idempotency.Fingerprint
 	group  *group      // that took the entry; nil before
+	span   trace.Span  // nil: not recorded
 	told   bool        // or gone
 	answer chan answer // of one
 }
@@ -108,6 +111,7 @@ func (c *committers) claim(ctx context.Context, r request) (idempotency.Claim, e
 		return c.alone(ctx, r)
 	}
 	w := c.enqueue(r)
+	w.span = recorded(ctx)
 	c.start()
 	c.mu.Unlock()
 
@@ -279,6 +283,7 @@ func (c *committers) take() *group {
 			}
 			for _, w := range e.waiters {
 				w.group = g
+				g.claims = traced(g.claims, w.span)
 			}
 			g.listeners += len(e.waiters)
 			g.entries = append(g.entries, e)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"go.opentelemetry.io/otel/trace"
 
 	"intentd/internal/idempotency"
 )
@@ -92,9 +93,10 @@ type group struct {
 	ctx     context.Context // ends when nobody waits for the group any more
 	cancel  context.CancelFunc
 	tx      *Tx
-	entries []*entry  // whose keys are claimed
-	members []*member // who runs
-	holds   bool      // the session may have locks beside its transaction's
+	entries []*entry     // whose keys are claimed
+	members []*member    // who runs
+	holds   bool         // the session may have locks beside its transaction's
+	claims  []trace.Span // the recorded ones of those who claim
 
 	// Guarded by committers.mu.
 	listeners int           // claims, then completions, that wait to be told
@@ -169,6 +171,8 @@ func (g *group) claim() bool {
 // round trip.
 func (g *group) open(ctx context.Context) ([]found, error) {
 	s := g.c.store
+	ctx, span := together(ctx, "claim group", len(g.entries), g.claims)
+	defer span.End()
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return nil, err
@@ -541,7 +545,9 @@ func (g *group) keep(members, late []*member) error {
 	g.tx.queue = gather(queues)
 	scopes, keys, headers := make([]string, n), make([]string, n), make([]string, n)
 	fingerprints, bodies, statuses := make([][]byte, n), make([][]byte, n), make([]int, n)
+	var commits []trace.Span
 	for i, m := range members {
+		commits = traced(commits, m.span)
 		if m.stale {
 			g.tx.Queue(deleteStaleSQL, m.id.Scope, m.id.Key)
 		}
@@ -551,8 +557,10 @@ func (g *group) keep(members, late []*member) error {
 	if n > 0 {
 		g.tx.Queue(groupInsertSQL, scopes, keys, fingerprints, statuses, headers, bodies, g.tx.now, g.tx.now.Add(g.c.store.ttl))
 	}
+	ctx, span := together(g.ctx, "commit group", n, commits)
+	defer span.End()
 	if len(late) == 0 {
-		return g.tx.commit(g.ctx)
+		return g.tx.commit(ctx)
 	}
 	var locks []int64
 	for _, m := range late {
@@ -561,7 +569,7 @@ func (g *group) keep(members, late []*member) error {
 	left := g.tx.lease - time.Since(g.tx.start)
 	g.tx.Queue(holdSQL, locks)
 	g.holds = true
-	return g.tx.commit(g.ctx,
+	return g.tx.commit(ctx,
 		step{statement{sql: beginSQL}, 0},
 		step{statement{sql: groupBoundsSQL, args: []any{milliseconds(left), milliseconds(min(left, statementPatience))}}, 1},
 		step{statement{sql: takeOverSQL, args: []any{locks}}, int64(len(locks))})

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"intentd/internal/idempotency"
 )
 
@@ -34,8 +36,9 @@ type member struct {
 
 	// Guarded by committers.mu.
 	state   memberState
-	dbTells bool // what became of it the database knows better than memory
-	gone    bool // nobody waits for the result
+	dbTells bool       // what became of it the database knows better than memory
+	gone    bool       // nobody waits for the result
+	span    trace.Span // its Complete's; nil: not recorded
 	resp    idempotency.Response
 	result  chan error // of one
 }
@@ -90,7 +93,7 @@ func (m *member) completeWithGroup(ctx context.Context, resp idempotency.Respons
 		c.mu.Unlock()
 		return errRunAlone
 	}
-	m.state, m.resp = stateCompleted, resp
+	m.state, m.resp, m.span = stateCompleted, resp, recorded(ctx)
 	m.group.listeners++
 	m.group.over()
 	c.mu.Unlock()
