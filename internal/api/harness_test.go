@@ -470,6 +470,7 @@ type logLine struct {
 	Status      int
 	Duration    *int64
 	RequestID   string `json:"request_id"`
+	TraceID     string `json:"trace_id"`
 	Merchant    string
 	Role        string
 	Outcome     string

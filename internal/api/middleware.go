@@ -23,6 +23,7 @@ type entry struct {
 	merchant    string // whose payment intents the request is about
 	role        apikey.Role
 	outcome     idempotency.Outcome
+	undone      idempotency.Undone
 	fingerprint string
 	err         error // why the answer is a 5xx or nothing was kept
 	unread      bool  // a body was announced, and not read to its end
@@ -89,8 +90,10 @@ func (s *server) logged(next http.Handler) http.Handler {
 				status = http.StatusOK // as net/http does for a handler that wrote nothing
 			}
 			took := time.Since(start)
+			route := chi.RouteContext(r.Context()).RoutePattern()
 			s.log(r, e, id, status, took)
-			s.Observer.Request(chi.RouteContext(r.Context()).RoutePattern(), r.Method, status, took)
+			describe(r, route, e)
+			s.Observer.Request(route, r.Method, status, took)
 		}()
 		defer func() {
 			if v := recover(); v != nil {
@@ -113,6 +116,9 @@ func (s *server) log(r *http.Request, e *entry, id string, status int, took time
 		slog.Int("status", status),
 		slog.Duration("duration", took.Round(time.Microsecond)),
 		slog.String("request_id", id),
+	}
+	if trace := traceID(r); trace.IsValid() {
+		attrs = append(attrs, slog.String("trace_id", trace.String()))
 	}
 	if e.merchant != "" {
 		attrs = append(attrs, slog.String("merchant", e.merchant), slog.String("role", string(e.role)))

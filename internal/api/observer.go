@@ -61,7 +61,7 @@ func noteMoved(ctx context.Context, to intent.State, by intent.Actor, _ int) {
 // observe notes what the idempotency layer decided.
 func (s *server) observe(r *http.Request, ev idempotency.Event) {
 	e := entryOf(r)
-	e.outcome, e.fingerprint = ev.Outcome, ev.Fingerprint.String()
+	e.outcome, e.undone, e.fingerprint = ev.Outcome, ev.Undone, ev.Fingerprint.String()
 	if ev.Err != nil {
 		e.fail(ev.Err)
 	}
