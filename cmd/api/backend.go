@@ -21,6 +21,7 @@ import (
 	"intentd/internal/intent/pgintent"
 	"intentd/internal/localpg"
 	"intentd/internal/metrics"
+	"intentd/internal/tracing"
 	"intentd/migrations"
 )
 
@@ -50,7 +51,7 @@ type backend struct {
 	close func()
 }
 
-func openBackend(ctx context.Context, c config, log *slog.Logger) (*backend, error) {
+func openBackend(ctx context.Context, c config, log *slog.Logger, traces *tracing.Traces) (*backend, error) {
 	if c.RedisURL != "" && c.Records != storeRedis {
 		log.Warn("REDIS_URL is set and not used")
 	}
@@ -65,7 +66,7 @@ func openBackend(ctx context.Context, c config, log *slog.Logger) (*backend, err
 	if err != nil {
 		return nil, err
 	}
-	b, err := postgresBackend(ctx, c, log, db)
+	b, err := postgresBackend(ctx, c, log, db, traces)
 	if err != nil {
 		db.close()
 		return nil, err
@@ -97,8 +98,8 @@ func memoryBackend(c config) *backend {
 	}
 }
 
-func postgresBackend(ctx context.Context, c config, log *slog.Logger, db *database) (*backend, error) {
-	pool, err := openPool(ctx, db.url, c.MaxConns)
+func postgresBackend(ctx context.Context, c config, log *slog.Logger, db *database, traces *tracing.Traces) (*backend, error) {
+	pool, err := openPool(ctx, db.url, c.MaxConns, traces)
 	if err != nil {
 		return nil, err
 	}
@@ -132,8 +133,8 @@ func postgresBackend(ctx context.Context, c config, log *slog.Logger, db *databa
 }
 
 // openPool makes a pool of connections to the database at url, which need not be
-// there yet.
-func openPool(ctx context.Context, url string, maxConns int32) (*pgxpool.Pool, error) {
+// there yet. A nil traces is none.
+func openPool(ctx context.Context, url string, maxConns int32, traces *tracing.Traces) (*pgxpool.Pool, error) {
 	pc, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, errors.New("the database's URL can not be read") // the error could hold its password
@@ -152,6 +153,7 @@ func openPool(ctx context.Context, url string, maxConns int32) (*pgxpool.Pool, e
 		pc.ConnConfig.RuntimeParams["application_name"] = "intentd"
 	}
 	pgidem.Configure(pc)
+	traces.Pool(pc)
 	pool, err := pgxpool.NewWithConfig(ctx, pc)
 	if err != nil {
 		return nil, fmt.Errorf("database pool: %w", err)

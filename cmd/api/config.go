@@ -19,6 +19,7 @@ import (
 
 	"intentd/internal/api"
 	"intentd/internal/apikey"
+	"intentd/internal/tracing"
 )
 
 // The values of API_STORE, IDEMPOTENCY_STORE and LOG_FORMAT.
@@ -51,6 +52,9 @@ type config struct {
 	ShutdownTimeout time.Duration `env:"SHUTDOWN_TIMEOUT" envDefault:"15s" help:"how long running requests may take to end"`
 	LogFormat       string        `env:"LOG_FORMAT" envDefault:"text" help:"text or json"`
 	LogLevel        slog.Level    `env:"LOG_LEVEL" envDefault:"info" help:"debug, info, warn or error"`
+
+	// Traces is nil where none are wanted. Its variables are OpenTelemetry's.
+	Traces *tracing.Config `env:"-"`
 }
 
 // demoKeys are holders by token.
@@ -168,7 +172,9 @@ func parseConfig(environ []string) (config, error) {
 	check("ShutdownTimeout", "must be from 0s to 1h", c.ShutdownTimeout >= 0 && c.ShutdownTimeout <= time.Hour)
 	check("DocsURL", "must be a path or an http or https URL, without a query and without < or >", docsPattern.MatchString(c.DocsURL))
 	check("LogFormat", "must be text or json", c.LogFormat == formatText || c.LogFormat == formatJSON)
-	if len(mistakes) > 0 {
+	traces, wrong := tracing.Parse(vars)
+	c.Traces = traces
+	if mistakes = append(mistakes, wrong...); len(mistakes) > 0 {
 		return config{}, usageError{errors.Join(mistakes...)}
 	}
 	return c, nil
@@ -240,11 +246,18 @@ Usage:
 It is configured by its environment; durations are written as in 300ms, 30s, 24h:
 `)
 	for f := range reflect.TypeFor[config]().Fields() {
+		if f.Tag.Get("help") == "" {
+			continue
+		}
 		fmt.Fprintf(&b, "  %-22s %s", f.Tag.Get("env"), f.Tag.Get("help"))
 		if def, ok := f.Tag.Lookup("envDefault"); ok {
 			fmt.Fprintf(&b, " (%s)", def)
 		}
 		b.WriteString("\n")
+	}
+	b.WriteString("\nTraces are sent where a collector's endpoint is set, by OpenTelemetry's own variables:\n")
+	for _, v := range tracing.Variables() {
+		fmt.Fprintf(&b, "  %-39s %s\n", v.Name, v.Help)
 	}
 	b.WriteString(`
 The private server's programs are found in PATH and the usual places, or in PG_BINDIR.

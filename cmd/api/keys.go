@@ -137,7 +137,7 @@ func keys(ctx context.Context, args, environ []string, stdout, stderr io.Writer)
 	if err := migrations.Up(ctx, db.url); err != nil {
 		return err
 	}
-	pool, err := openPool(ctx, db.url, 1)
+	pool, err := openPool(ctx, db.url, 1, nil)
 	if err != nil {
 		return err
 	}

@@ -25,6 +25,7 @@ import (
 	"intentd/internal/intent"
 	"intentd/internal/metrics"
 	"intentd/internal/sweeper"
+	"intentd/internal/tracing"
 )
 
 // version is set by the linker: -ldflags "-X main.version=...".
@@ -152,7 +153,8 @@ func serve(ctx context.Context, c config, log *slog.Logger, listening func(net.A
 	}
 	defer func() { stopAdmin() }()
 
-	backend, err := openBackend(ctx, c, log)
+	traces := tracing.New(c.Traces, versionOf(), log)
+	backend, err := openBackend(ctx, c, log, traces)
 	if err != nil {
 		return err
 	}
@@ -183,7 +185,7 @@ func serve(ctx context.Context, c config, log *slog.Logger, listening func(net.A
 	intents := intent.New(backend.intents)
 	handler := api.New(api.Config{
 		Intents:       intents,
-		Idempotency:   backend.keys,
+		Idempotency:   traces.Store(backend.keys),
 		Authenticator: authenticator,
 		Ready:         ready,
 		Log:           log,
@@ -196,7 +198,7 @@ func serve(ctx context.Context, c config, log *slog.Logger, listening func(net.A
 			Limited: figures.Limited,
 		},
 	})
-	srv := newServer(c, log, handler)
+	srv := newServer(c, log, traces.Handler(handler))
 	swept := intents.Observed(func(_ context.Context, to intent.State, by intent.Actor, n int) { figures.Moved(to, by, n) })
 	sweep := &sweeper.Sweeper{
 		Jobs: []sweeper.Job{
@@ -207,6 +209,7 @@ func serve(ctx context.Context, c config, log *slog.Logger, listening func(net.A
 		Batch:    c.SweepBatch,
 		Log:      log,
 		Observe:  figures.Swept,
+		Trace:    traces.Rounds(),
 	}
 	stopAdmin = startAdmin(adminLn, log, adminHandler(handler, figures.Handler(log)))
 
@@ -233,14 +236,17 @@ func serve(ctx context.Context, c config, log *slog.Logger, listening func(net.A
 		}
 		return nil
 	})
+	var end time.Time
 	group.Go(func() error {
 		<-ctx.Done()
+		end = time.Now().Add(c.ShutdownTimeout)
 		draining.Store(true)
 		log.Info("shutting down", "timeout", c.ShutdownTimeout)
 		drain(srv, c.ShutdownTimeout, log)
 		return nil
 	})
 	err = group.Wait()
+	traces.Close(end)
 	log.Info("stopped")
 	return err
 }

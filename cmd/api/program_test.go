@@ -45,7 +45,7 @@ func TestRun_Commands(t *testing.T) {
 			}
 			for _, want := range []string{
 				"API_ADDR", "127.0.0.1:8080", "ADMIN_ADDR", "127.0.0.1:9090", "DATABASE_URL", "API_STORE", "IDEMPOTENCY_STORE", "REDIS_URL", "API_DEMO_KEYS", "IDEMPOTENCY_TTL", "24h", "IDEMPOTENCY_LEASE", "30s", "IDEMPOTENCY_COMMITTERS",
-				"SWEEP_INTERVAL", "SWEEP_BATCH", "500", "DB_MAX_CONNS", "SHUTDOWN_TIMEOUT", "15s", "LOG_FORMAT", "LOG_LEVEL", "migrate", "version", "api keys create|list|revoke", "merchant=token:role",
+				"SWEEP_INTERVAL", "SWEEP_BATCH", "500", "DB_MAX_CONNS", "SHUTDOWN_TIMEOUT", "15s", "LOG_FORMAT", "LOG_LEVEL", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_TRACES_SAMPLER", "OTEL_SDK_DISABLED", "migrate", "version", "api keys create|list|revoke", "merchant=token:role",
 			} {
 				if !strings.Contains(out, want) {
 					t.Errorf("%s does not tell of %s", flag, want)
@@ -78,6 +78,7 @@ func TestRun_Commands(t *testing.T) {
 			"IDEMPOTENCY_TTL=24", "IDEMPOTENCY_LEASE=" + secret, "IDEMPOTENCY_COMMITTERS=-1", "SWEEP_INTERVAL=0s", "SWEEP_BATCH=0", "DB_MAX_CONNS=many", "SHUTDOWN_TIMEOUT=-1s",
 			"LOG_FORMAT=xml", "LOG_LEVEL=loud", "RATE_LIMIT=" + secret, "DOCS_URL=ftp://" + secret,
 			"IDEMPOTENCY_STORE=" + secret, "REDIS_URL=redis://u:" + secret + "@[bad",
+			"OTEL_EXPORTER_OTLP_ENDPOINT=" + secret, "OTEL_TRACES_SAMPLER=" + secret,
 		})
 		if code != 2 {
 			t.Errorf("exit code %d, want 2", code)
@@ -85,6 +86,7 @@ func TestRun_Commands(t *testing.T) {
 		for _, name := range []string{
 			"API_ADDR", "ADMIN_ADDR", "DATABASE_URL", "API_STORE", "API_DEMO_KEYS", "IDEMPOTENCY_TTL", "IDEMPOTENCY_LEASE", "IDEMPOTENCY_COMMITTERS", "SWEEP_INTERVAL", "SWEEP_BATCH",
 			"DB_MAX_CONNS", "SHUTDOWN_TIMEOUT", "LOG_FORMAT", "LOG_LEVEL", "RATE_LIMIT", "DOCS_URL", "IDEMPOTENCY_STORE", "REDIS_URL",
+			"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_TRACES_SAMPLER",
 		} {
 			if n := strings.Count(diag, name+":"); n != 1 {
 				t.Errorf("%s is reported %d times, want once", name, n)
@@ -140,7 +142,7 @@ func TestParseConfig(t *testing.T) {
 		if c.Addr != "127.0.0.1:8080" || c.AdminAddr != "127.0.0.1:9090" || c.Store != "postgres" || c.Records != "postgres" || c.RedisURL != "" || c.DatabaseURL != "" || len(c.DemoKeys) != 0 || c.TTL != 24*time.Hour ||
 			c.Lease != 30*time.Second || c.Committers != 2 || c.SweepInterval != 5*time.Second || c.SweepBatch != 500 || c.MaxConns != 20 ||
 			c.ShutdownTimeout != 15*time.Second || c.LogFormat != "text" || c.LogLevel != 0 ||
-			c.RateLimit != (rateLimit{}) || c.DocsURL != "/docs" {
+			c.RateLimit != (rateLimit{}) || c.DocsURL != "/docs" || c.Traces != nil {
 			t.Errorf("defaults: %+v", c)
 		}
 	})
