@@ -22,9 +22,9 @@ import (
 // Client calls the service for one holder of a token. It is safe for concurrent
 // use; its copies for merchants (ForMerchant) share its connections.
 type Client struct {
-	server         string // ends with a slash, which the generated calls build on
-	token          string
-	merchant       *string // nil: the token's own
+	server         string            // ends with a slash, which the generated calls build on
+	authorize      func(http.Header) // a func, so that no printing of a Client shows the token
+	merchant       *string           // nil: the token's own
 	http           *http.Client
 	attempts       int
 	attemptTimeout time.Duration
@@ -52,7 +52,7 @@ func New(baseURL, token string, opts ...Option) (*Client, error) {
 	u, err := url.Parse(baseURL)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("client: base URL: %w", err)
+		return nil, errors.New("client: the base URL can not be read") // the error could hold a password
 	case u.Scheme != "http" && u.Scheme != "https", u.Host == "":
 		return nil, errors.New("client: the base URL must be http://host or https://host")
 	case u.RawQuery != "" || u.Fragment != "":
@@ -61,10 +61,10 @@ func New(baseURL, token string, opts ...Option) (*Client, error) {
 		return nil, errors.New("client: the token must be printable ASCII without blanks")
 	}
 	c := &Client{
-		server:   strings.TrimSuffix(u.String(), "/") + "/",
-		token:    token,
-		http:     &http.Client{},
-		attempts: 20,
+		server:    strings.TrimSuffix(u.String(), "/") + "/",
+		authorize: func(h http.Header) { h.Set("Authorization", "Bearer "+token) },
+		http:      &http.Client{},
+		attempts:  20,
 		// A request may run for 30 s (the service's lease); a client that gives up
 		// before it has to ask again for what is on its way.
 		attemptTimeout: 35 * time.Second,

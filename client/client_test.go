@@ -60,9 +60,9 @@ func TestClient_WholeLife(t *testing.T) {
 	t.Parallel()
 	eachService(t, func(t *testing.T, baseURL string) {
 		ctx := t.Context()
-		merchant := newClient(t, baseURL, "merchant-demo")
-		relayer := newClient(t, baseURL, "relayer-demo").ForMerchant("merchant-demo")
-		listener := newClient(t, baseURL, "listener-demo").ForMerchant("merchant-demo")
+		merchant := newClient(t, baseURL, merchantToken)
+		relayer := newClient(t, baseURL, relayerToken).ForMerchant("merchant-demo")
+		listener := newClient(t, baseURL, listenerToken).ForMerchant("merchant-demo")
 
 		made := create(t, merchant, "order-1", client.WithKey("order-1"))
 		if made.Replayed || made.State != client.StateCreated || made.Version != 1 || made.Reference != "order-1" || made.Amount != "100000000" ||
@@ -133,7 +133,7 @@ func TestClient_Refused(t *testing.T) {
 	t.Parallel()
 	eachService(t, func(t *testing.T, baseURL string) {
 		ctx := t.Context()
-		merchant, relayer := newClient(t, baseURL, "merchant-demo"), newClient(t, baseURL, "relayer-demo")
+		merchant, relayer := newClient(t, baseURL, merchantToken), newClient(t, baseURL, relayerToken)
 		made := create(t, merchant, "order-1", client.WithKey("order-1"))
 
 		_, err := merchant.CreatePaymentIntent(ctx, order("order-2"), client.WithKey("order-1"))
@@ -176,7 +176,7 @@ func TestClient_List(t *testing.T) {
 	t.Parallel()
 	eachService(t, func(t *testing.T, baseURL string) {
 		ctx := t.Context()
-		c := newClient(t, baseURL, "merchant-demo")
+		c := newClient(t, baseURL, merchantToken)
 		const n = 230 // three pages
 		var made []*client.Result
 		for i := range n {
@@ -235,7 +235,7 @@ func TestClient_List(t *testing.T) {
 			}
 			h.ServeHTTP(w, r)
 		}))
-		c := newClient(t, baseURL, "merchant-demo")
+		c := newClient(t, baseURL, merchantToken)
 		for i := range 101 {
 			create(t, c, fmt.Sprintf("order-%d", i))
 		}
@@ -298,7 +298,7 @@ func TestClient_Transitions(t *testing.T) {
 // TestClient_RateLimit is against a service that says no, and when to come back.
 func TestClient_RateLimit(t *testing.T) {
 	t.Parallel()
-	c := newClient(t, serve(t, inMemory(api.RateLimit{PerSecond: 1, Burst: 1})), "merchant-demo")
+	c := newClient(t, serve(t, inMemory(api.RateLimit{PerSecond: 1, Burst: 1})), merchantToken)
 	first, second := create(t, c, "order-1"), create(t, c, "order-2")
 	if first.Attempts != 1 || second.Attempts < 2 || second.Replayed {
 		t.Errorf("first %+v\nsecond %+v", first, second)
@@ -318,7 +318,7 @@ func TestClient_LostAnswer(t *testing.T) {
 		}
 		h.ServeHTTP(w, r)
 	}))
-	c := newClient(t, baseURL, "merchant-demo")
+	c := newClient(t, baseURL, merchantToken)
 	r := create(t, c, "order-1")
 	if !r.Replayed || r.Attempts != 2 {
 		t.Errorf("%+v", r)

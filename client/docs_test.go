@@ -428,7 +428,7 @@ func underFire(t *testing.T, l language, dir string) {
 	p.mu.Unlock()
 
 	made := make(map[string]string) // id by reference
-	for pi, err := range newClient(t, service, "merchant-demo").List(t.Context(), client.Filter{}) {
+	for pi, err := range newClient(t, service, merchantToken).List(t.Context(), client.Filter{}) {
 		if err != nil {
 			t.Fatal(err)
 		}

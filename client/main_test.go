@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"testing"
 	"time"
 
@@ -20,6 +21,8 @@ import (
 	"intentd/internal/intent/memintent"
 	"intentd/internal/intent/pgintent"
 	"intentd/internal/pgtest"
+	"intentd/internal/secret"
+	"intentd/internal/secret/secrettest"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -29,12 +32,28 @@ const (
 	lease = 30 * time.Second
 )
 
-// holders are those of make api-run.
-var holders = map[string]apikey.Holder{
-	"merchant-demo": {Merchant: "merchant-demo", Role: apikey.API, Mode: apikey.Live},
-	"relayer-demo":  {Merchant: "chain-1", Role: apikey.Relayer, Mode: apikey.Live},
-	"listener-demo": {Merchant: "chain-1", Role: apikey.Listener, Mode: apikey.Live},
-	"operator-demo": {Merchant: "desk", Role: apikey.Operator, Mode: apikey.Live},
+// The tokens of those who also have one of make api-run, which is their name: that
+// can not be told from the name in a log.
+const (
+	merchantToken = "merchants-" + secrettest.Word
+	relayerToken  = "relayers-" + secrettest.Word
+	listenerToken = "listeners-" + secrettest.Word
+)
+
+// holders are those of make api-run, and their other tokens.
+func holders() map[apikey.Digest]apikey.Holder {
+	byDigest := make(map[apikey.Digest]apikey.Holder)
+	for holder, tokens := range map[apikey.Holder][]string{
+		{Merchant: "merchant-demo", Role: apikey.API, Mode: apikey.Live}: {"merchant-demo", merchantToken},
+		{Merchant: "chain-1", Role: apikey.Relayer, Mode: apikey.Live}:   {"relayer-demo", relayerToken},
+		{Merchant: "chain-1", Role: apikey.Listener, Mode: apikey.Live}:  {"listener-demo", listenerToken},
+		{Merchant: "desk", Role: apikey.Operator, Mode: apikey.Live}:     {"operator-demo"},
+	} {
+		for _, token := range tokens {
+			byDigest[apikey.DigestOf(secret.New(token))] = holder
+		}
+	}
+	return byDigest
 }
 
 // inMemory is the service as API_STORE=memory has it.
@@ -67,11 +86,22 @@ func handler(limit api.RateLimit, intents intent.Store, keys idempotency.Store) 
 	return api.New(api.Config{
 		Intents:       intent.New(intents),
 		Idempotency:   keys,
-		Authenticator: apikey.NewStatic(holders),
+		Authenticator: apikey.NewStatic(holders()),
 		Ready:         func(context.Context) error { return nil },
-		Log:           slog.New(slog.DiscardHandler),
+		Log:           slog.New(slog.NewTextHandler(loud{}, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		RateLimit:     limit,
 	})
+}
+
+// loud writes where go test -v, and so tests/tokens, can read the service's log. It
+// is not a test's own output, since examples have none.
+type loud struct{}
+
+func (loud) Write(p []byte) (int, error) {
+	if testing.Verbose() {
+		return os.Stderr.Write(p)
+	}
+	return len(p), nil
 }
 
 // serve returns the address of a service of the test's own.

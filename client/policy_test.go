@@ -85,7 +85,7 @@ func play(t *testing.T, steps []step, opts ...client.Option) (*client.Client, *s
 		client.WithHTTPClient(&http.Client{Transport: s}),
 		client.WithJitter(func(d time.Duration) time.Duration { return d }),
 	}, opts...)
-	c, err := client.New("http://service.example", "merchant-demo", opts...)
+	c, err := client.New("http://service.example", merchantToken, opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -514,7 +514,7 @@ func TestClient_Waits(t *testing.T) {
 
 	t.Run("FullJitter", func(t *testing.T) {
 		t.Parallel()
-		c, err := client.New("http://service.example", "merchant-demo")
+		c, err := client.New("http://service.example", merchantToken)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -792,6 +792,7 @@ func TestNew(t *testing.T) {
 		}{
 			"NoURL":          {"", "t", nil, "base URL"},
 			"NotAURL":        {"http://[", "t", nil, "base URL"},
+			"APassword":      {"http://u:s3cr3t/x@h", "t", nil, "base URL"},
 			"NoHost":         {"http:///v1", "t", nil, "base URL"},
 			"OtherScheme":    {"ftp://h", "t", nil, "base URL"},
 			"HostAlone":      {"localhost:8080", "t", nil, "base URL"},
@@ -811,6 +812,21 @@ func TestNew(t *testing.T) {
 			}
 			if _, err := client.New(c.url, c.token, opts...); err == nil || !strings.Contains(err.Error(), c.rule) || strings.Contains(err.Error(), "s3cr3t") {
 				t.Errorf("%s: %v", name, err)
+			}
+		}
+	})
+
+	t.Run("ShowsNoToken", func(t *testing.T) {
+		t.Parallel()
+		c, err := client.New("http://h", merchantToken)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q"} {
+			for _, shown := range []string{fmt.Sprintf(verb, c), fmt.Sprintf(verb, *c), fmt.Sprintf(verb, c.ForMerchant("m"))} {
+				if strings.Contains(shown, "s3cr3t") {
+					t.Errorf("%s shows the token: %s", verb, shown)
+				}
 			}
 		}
 	})

@@ -57,7 +57,7 @@ func (c *Client) send(ctx context.Context, what call, build func() (*http.Reques
 	if err != nil {
 		return nil, fmt.Errorf("client: %s: %w", what.op, err)
 	}
-	req.Header.Set("Authorization", "Bearer "+c.token)
+	c.authorize(req.Header)
 	req.Header.Set("Accept", jsonType)
 	req.Header.Set("User-Agent", "intentd-client")
 	// net/http takes an Idempotency-Key for leave to send a request again by itself

@@ -35,7 +35,7 @@ func TestClient_EachPaymentOnce(t *testing.T) {
 	t.Cleanup(transport.CloseIdleConnections)
 	// Few attempts, so that calls end with an open outcome, and the caller has to
 	// settle it.
-	c := newClient(t, baseURL, "merchant-demo", client.WithHTTPClient(&http.Client{Transport: transport}),
+	c := newClient(t, baseURL, merchantToken, client.WithHTTPClient(&http.Client{Transport: transport}),
 		client.WithAttempts(3), client.WithAttemptTimeout(patience), client.WithBackoff(time.Millisecond, 20*time.Millisecond))
 
 	results := make([]*client.Result, payments)
@@ -94,7 +94,7 @@ func TestClient_EachPaymentOnce(t *testing.T) {
 		t.Errorf("%d records, want %d", got, payments)
 	}
 	made := make(map[string]bool)
-	for pi, err := range newClient(t, baseURLOf(p), "merchant-demo").List(t.Context(), client.Filter{}) {
+	for pi, err := range newClient(t, baseURLOf(p), merchantToken).List(t.Context(), client.Filter{}) {
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -179,7 +179,7 @@ func migrateWith(ctx context.Context, url string, files fs.FS,
 	// would send to the server.
 	pool, err := pgxpool.ParseConfig(url)
 	if err != nil {
-		return err
+		return errors.New("the database's URL can not be read") // the error could hold its password
 	}
 	config := pool.ConnConfig
 	if config.ConnectTimeout == 0 {

@@ -29,6 +29,7 @@ import (
 	"intentd/internal/idempotency"
 	"intentd/internal/intent"
 	"intentd/internal/intent/pgintent"
+	"intentd/internal/secret"
 )
 
 // The kinds of peers.
@@ -95,9 +96,9 @@ func New(ctx context.Context, o Options) (http.Handler, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	holders := make(map[string]apikey.Holder)
+	holders := make(map[apikey.Digest]apikey.Holder)
 	for token, merchant := range o.Merchants {
-		holders[token] = apikey.Holder{Merchant: merchant, Role: apikey.API, Mode: apikey.Live}
+		holders[apikey.DigestOf(secret.New(token))] = apikey.Holder{Merchant: merchant, Role: apikey.API, Mode: apikey.Live}
 	}
 	return api.New(api.Config{
 		Intents:       intent.New(pgintent.New(pool, joined)),

@@ -83,7 +83,7 @@ func TestReplica_Admin(t *testing.T) {
 	if !strings.Contains(text, `intentd_sweeper_lag_seconds{task="cancel_expired_intents"} `) {
 		t.Errorf("no lag of canceling in:\n%s", text)
 	}
-	for _, secret := range []string{merchant, "127.0.0.1"} {
+	for _, secret := range []string{merchant, token, "127.0.0.1"} {
 		if strings.Contains(text, secret) {
 			t.Errorf("the figures hold %q:\n%s", secret, text)
 		}

@@ -21,6 +21,7 @@ import (
 	"intentd/internal/intent/pgintent"
 	"intentd/internal/localpg"
 	"intentd/internal/metrics"
+	"intentd/internal/secret"
 	"intentd/internal/tracing"
 	"intentd/migrations"
 )
@@ -52,12 +53,12 @@ type backend struct {
 }
 
 func openBackend(ctx context.Context, c config, log *slog.Logger, traces *tracing.Traces) (*backend, error) {
-	if c.RedisURL != "" && c.Records != storeRedis {
+	if !c.RedisURL.Empty() && c.Records != storeRedis {
 		log.Warn("REDIS_URL is set and not used")
 	}
 	if c.Store == storeMemory {
 		log.Warn("API_STORE=memory: nothing survives the end of this process")
-		if c.DatabaseURL != "" {
+		if !c.DatabaseURL.Empty() {
 			log.Warn("DATABASE_URL is set and not used")
 		}
 		return memoryBackend(c), nil
@@ -134,8 +135,8 @@ func postgresBackend(ctx context.Context, c config, log *slog.Logger, db *databa
 
 // openPool makes a pool of connections to the database at url, which need not be
 // there yet. A nil traces is none.
-func openPool(ctx context.Context, url string, maxConns int32, traces *tracing.Traces) (*pgxpool.Pool, error) {
-	pc, err := pgxpool.ParseConfig(url)
+func openPool(ctx context.Context, url secret.Text, maxConns int32, traces *tracing.Traces) (*pgxpool.Pool, error) {
+	pc, err := pgxpool.ParseConfig(url.Reveal())
 	if err != nil {
 		return nil, errors.New("the database's URL can not be read") // the error could hold its password
 	}
@@ -185,9 +186,9 @@ func closePool(pool *pgxpool.Pool, log *slog.Logger) {
 
 // prepareSchema migrates until it succeeds or ctx ends. A database that is away,
 // or whose schema somebody must mend first, does not end the service.
-func prepareSchema(ctx context.Context, url string, log *slog.Logger) {
+func prepareSchema(ctx context.Context, url secret.Text, log *slog.Logger) {
 	for backoff := firstBackoff; ; backoff = min(2*backoff, longestBackoff) {
-		err := migrations.Up(ctx, url)
+		err := migrations.Up(ctx, url.Reveal())
 		if err == nil {
 			log.Info("schema is current", "version", migrations.Latest())
 			return
@@ -239,17 +240,17 @@ func migrate(ctx context.Context, c config, log *slog.Logger, command string, st
 		"version": func(context.Context, string) error { return nil },
 	}[command]
 	if !ok {
-		return usageError{fmt.Errorf("unknown command %q", "migrate "+command)}
+		return usageError{errors.New("migrate needs one of up, down and version")}
 	}
 	db, err := openDatabase(ctx, c, log, localpg.Join)
 	if err != nil {
 		return err
 	}
 	defer db.close()
-	if err := do(ctx, db.url); err != nil {
+	if err := do(ctx, db.url.Reveal()); err != nil {
 		return err
 	}
-	current, dirty, err := migrations.Version(ctx, db.url)
+	current, dirty, err := migrations.Version(ctx, db.url.Reveal())
 	if err != nil {
 		return err
 	}
@@ -263,7 +264,7 @@ func migrate(ctx context.Context, c config, log *slog.Logger, command string, st
 
 // database is where PostgreSQL is, and what ends with it.
 type database struct {
-	url   string
+	url   secret.Text
 	watch func(ctx context.Context) error
 	close func()
 }
@@ -279,7 +280,7 @@ func openDatabase(
 	ctx context.Context, c config, log *slog.Logger,
 	private func(context.Context, localpg.Options) (*localpg.Server, error),
 ) (*database, error) {
-	if c.DatabaseURL != "" {
+	if !c.DatabaseURL.Empty() {
 		return &database{url: c.DatabaseURL, watch: waitFor, close: func() {}}, nil
 	}
 	server, err := private(ctx, localpg.Options{DataDir: dataDir, Log: log})
@@ -298,7 +299,7 @@ func openDatabase(
 		return nil, err
 	}
 	return &database{
-		url: server.URL(),
+		url: secret.New(server.URL()),
 		watch: func(ctx context.Context) error {
 			select {
 			case <-ctx.Done():

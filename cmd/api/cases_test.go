@@ -298,7 +298,7 @@ func case09(t *testing.T, db *pgtest.DB) {
 func case10(t *testing.T, db *pgtest.DB) {
 	r := startOn(t, db)
 	theirs := with("amount", `"777777"`)
-	a, b := r.postAs(merchant, "K", example), r.postAs("other-token", "K", theirs)
+	a, b := r.postAs(token, "K", example), r.postAs(otherToken, "K", theirs)
 	if !a.fresh() || !b.fresh() || a.id(t) == b.id(t) {
 		t.Fatalf("%v, %v; want two fresh intents", a, b)
 	}
@@ -309,10 +309,10 @@ func case10(t *testing.T, db *pgtest.DB) {
 	if got := r.get("/v1/payment_intents/" + a.id(t)); got.status != 200 {
 		t.Errorf("the own intent: %v", got)
 	}
-	if got := r.postAs(merchant, "K", theirs); got.status != 422 || strings.Contains(got.body, "777777") {
+	if got := r.postAs(token, "K", theirs); got.status != 422 || strings.Contains(got.body, "777777") {
 		t.Errorf("their body with the own key: %v", got)
 	}
-	if got := r.postAs("other-token", "K", theirs); !got.replayed() || got.body != b.body {
+	if got := r.postAs(otherToken, "K", theirs); !got.replayed() || got.body != b.body {
 		t.Errorf("their replay: %v", got)
 	}
 }
@@ -410,11 +410,11 @@ func case14(t *testing.T, db *pgtest.DB) {
 	if !escaped.fresh() || !plain.replayed() {
 		t.Errorf("escaped %v, plain %v; want one key", escaped, plain)
 	}
-	if got := r.do(http.MethodPost, "/v1/payment_intents", example, "Authorization", "Bearer "+merchant); got.code() != "idempotency_key_required" {
+	if got := r.do(http.MethodPost, "/v1/payment_intents", example, "Authorization", "Bearer "+token); got.code() != "idempotency_key_required" {
 		t.Errorf("no key: %v", got)
 	}
 	for _, second := range []string{"two", "one"} {
-		got := r.do(http.MethodPost, "/v1/payment_intents", example, "Authorization", "Bearer "+merchant, "Idempotency-Key", "one", "Idempotency-Key", second)
+		got := r.do(http.MethodPost, "/v1/payment_intents", example, "Authorization", "Bearer "+token, "Idempotency-Key", "one", "Idempotency-Key", second)
 		if got.code() != "idempotency_key_invalid" {
 			t.Errorf("two header lines: %v", got)
 		}

@@ -10,6 +10,8 @@ import (
 	"os/exec"
 	"strings"
 	"time"
+
+	"intentd/internal/secret"
 )
 
 // composeTimeout is for pulling the image and starting the server.
@@ -17,29 +19,29 @@ const composeTimeout = 5 * time.Minute
 
 // composeDatabase starts the db service of docker-compose.yml and returns its
 // URL. It stays up when the process ends, as its volume does.
-func composeDatabase(ctx context.Context, log *slog.Logger) (string, error) {
+func composeDatabase(ctx context.Context, log *slog.Logger) (secret.Text, error) {
 	if err := exec.CommandContext(ctx, "docker", "info").Run(); err != nil {
-		return "", errors.New("no Docker engine answers")
+		return secret.Text{}, errors.New("no Docker engine answers")
 	}
 	log.Info("no PostgreSQL programs on this machine, starting docker-compose.yml's db")
 	ctx, cancel := context.WithTimeout(ctx, composeTimeout)
 	defer cancel()
 	if _, err := compose(ctx, "up", "--detach", "--wait", "db"); err != nil {
-		return "", err
+		return secret.Text{}, err
 	}
 	addr, err := compose(ctx, "port", "db", "5432")
 	if err != nil {
-		return "", err
+		return secret.Text{}, err
 	}
 	if _, _, err := net.SplitHostPort(addr); err != nil {
-		return "", fmt.Errorf("docker compose port db: %q is no address", addr)
+		return secret.Text{}, fmt.Errorf("docker compose port db: %q is no address", addr)
 	}
 	password, err := compose(ctx, "exec", "-T", "db", "printenv", "POSTGRES_PASSWORD")
 	if err != nil {
-		return "", err
+		return secret.Text{}, err
 	}
 	u := url.URL{Scheme: "postgres", User: url.UserPassword("intentd", password), Host: addr, Path: "/intentd"}
-	return u.String(), nil
+	return secret.New(u.String()), nil
 }
 
 // compose runs docker compose on the files in the working directory: the

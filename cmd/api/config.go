@@ -19,6 +19,7 @@ import (
 
 	"intentd/internal/api"
 	"intentd/internal/apikey"
+	"intentd/internal/secret"
 	"intentd/internal/tracing"
 )
 
@@ -36,10 +37,10 @@ const (
 type config struct {
 	Addr            string        `env:"API_ADDR" envDefault:"127.0.0.1:8080" help:"host:port to listen on"`
 	AdminAddr       string        `env:"ADMIN_ADDR" envDefault:"127.0.0.1:9090" help:"host:port of /metrics, /debug/pprof and health, for operators only; off: none"`
-	DatabaseURL     string        `env:"DATABASE_URL" help:"PostgreSQL URL or DSN; unset: a private server under .data/"`
+	DatabaseURL     secret.Text   `env:"DATABASE_URL" help:"PostgreSQL URL or DSN; unset: a private server under .data/"`
 	Store           string        `env:"API_STORE" envDefault:"postgres" help:"postgres, or memory: nothing survives the process"`
 	Records         string        `env:"IDEMPOTENCY_STORE" envDefault:"postgres" help:"where the answers are kept: postgres (memory, if API_STORE is), or redis: then not in one transaction with the intents"`
-	RedisURL        string        `env:"REDIS_URL" help:"redis://user:password@host:port/database, rediss:// with TLS, or unix:///path; for IDEMPOTENCY_STORE=redis"`
+	RedisURL        secret.Text   `env:"REDIS_URL" help:"redis://user:password@host:port/database, rediss:// with TLS, or unix:///path; for IDEMPOTENCY_STORE=redis"`
 	DemoKeys        demoKeys      `env:"API_DEMO_KEYS" help:"comma-separated merchant=token:role; a bare word is merchant and token, no role is api; they work beside those of api keys"`
 	TTL             time.Duration `env:"IDEMPOTENCY_TTL" envDefault:"24h" help:"how long an answer is replayed, from its claim"`
 	Lease           time.Duration `env:"IDEMPOTENCY_LEASE" envDefault:"30s" help:"how long a request may run and hold its key"`
@@ -57,8 +58,8 @@ type config struct {
 	Traces *tracing.Config `env:"-"`
 }
 
-// demoKeys are holders by token.
-type demoKeys map[string]apikey.Holder
+// demoKeys are holders by the digests of their tokens, which are kept nowhere.
+type demoKeys map[apikey.Digest]apikey.Holder
 
 // RFC 6750, section 2.1: what a bearer token is made of. There is no colon in it.
 var tokenPattern = regexp.MustCompile(`^[A-Za-z0-9._~+/-]+=*$`)
@@ -87,10 +88,11 @@ func (k *demoKeys) UnmarshalText(text []byte) error {
 		if !tokenPattern.MatchString(token) {
 			wrong(i, "token must be letters, digits or any of . _ ~ + / - as in RFC 6750")
 		}
-		if other, taken := (*k)[token]; taken && other != holder {
+		digest := apikey.DigestOf(secret.New(token))
+		if other, taken := (*k)[digest]; taken && other != holder {
 			wrong(i, "token is another holder's already")
 		}
-		(*k)[token] = holder
+		(*k)[digest] = holder
 	}
 	if len(mistakes) > 0 {
 		return errors.New(strings.Join(mistakes, "; "))
@@ -151,17 +153,18 @@ func parseConfig(environ []string) (config, error) {
 	}
 	check("Addr", "must be host:port, the port from 0 to 65535", isAddr(c.Addr))
 	check("AdminAddr", "must be host:port, the port from 0 to 65535, or off", c.AdminAddr == adminOff || isAddr(c.AdminAddr))
-	if c.DatabaseURL != "" {
-		_, urlErr := pgxpool.ParseConfig(c.DatabaseURL)
-		check("DatabaseURL", "must be a PostgreSQL URL (postgres://user:password@host/database) or DSN", urlErr == nil)
+	if url := c.DatabaseURL.Reveal(); url != "" {
+		pc, urlErr := pgxpool.ParseConfig(url)
+		check("DatabaseURL", "must be a PostgreSQL URL (postgres://user:password@host/database"+escaped+") or DSN",
+			urlErr == nil && endsItsHost(url) && namesParameters(pc.ConnConfig.RuntimeParams))
 	}
 	check("Store", "must be postgres or memory", c.Store == storePostgres || c.Store == storeMemory)
 	check("Records", "must be postgres or redis", c.Records == storePostgres || c.Records == storeRedis)
 	check("Records", "must not be redis with API_STORE=memory: the records would outlive the intents that they name", c.Records != storeRedis || c.Store != storeMemory)
-	check("RedisURL", "must be set for IDEMPOTENCY_STORE=redis", c.RedisURL != "" || c.Records != storeRedis)
-	if c.RedisURL != "" {
-		_, urlErr := redis.ParseURL(c.RedisURL)
-		check("RedisURL", "must be redis://user:password@host:port/database, rediss://... or unix:///path", urlErr == nil)
+	check("RedisURL", "must be set for IDEMPOTENCY_STORE=redis", !c.RedisURL.Empty() || c.Records != storeRedis)
+	if url := c.RedisURL.Reveal(); url != "" {
+		_, urlErr := redis.ParseURL(url)
+		check("RedisURL", "must be redis://user:password@host:port/database, rediss://... or unix:///path"+escaped, urlErr == nil && endsItsHost(url))
 	}
 	check("Lease", "must be from 100ms to 1h", c.Lease >= 100*time.Millisecond && c.Lease <= time.Hour)
 	check("TTL", "must be from IDEMPOTENCY_LEASE to 8760h (a year)", c.TTL >= c.Lease && c.TTL <= 8760*time.Hour)
@@ -179,6 +182,49 @@ func parseConfig(environ []string) (config, error) {
 	}
 	return c, nil
 }
+
+// escaped completes the rule of a URL that has a password in it.
+const escaped = "; with / ? # @ in a password as %2F %3F %23 %40"
+
+// endsItsHost says whether a URL's host ends where who wrote it meant it to. A
+// password with a bare slash, question mark or hash ends it early: what follows
+// is then a path, say, of which drivers and servers tell in their errors. What is
+// no URL has no host to end.
+func endsItsHost(text string) bool {
+	scheme, rest, ok := strings.Cut(text, "://")
+	if !ok || strings.ContainsAny(scheme, " =") {
+		return true
+	}
+	authority, tail := rest, ""
+	if i := strings.IndexAny(rest, "/?#"); i >= 0 {
+		authority, tail = rest[:i], rest[i:]
+	}
+	path, query, _ := strings.Cut(tail, "?")
+	if strings.Contains(tail, "#") || strings.Contains(path, "@") {
+		return false
+	}
+	for pair := range strings.SplitSeq(query, "&") {
+		name, value, _ := strings.Cut(pair, "=")
+		if strings.Contains(name, "@") || strings.Contains(value, "@") && !strings.Contains(authority, "@") {
+			return false
+		}
+	}
+	return true
+}
+
+// namesParameters says whether these can be the names of parameters of
+// PostgreSQL's, which the server repeats where it knows none of that name. A URL in
+// quotes, or of another scheme, is read as a DSN with one name: most of the URL.
+func namesParameters(params map[string]string) bool {
+	for name := range params {
+		if !parameterPattern.MatchString(name) {
+			return false
+		}
+	}
+	return true
+}
+
+var parameterPattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.]*$`)
 
 // isAddr says whether addr is a host:port to listen on.
 func isAddr(addr string) bool {

@@ -134,7 +134,7 @@ func keys(ctx context.Context, args, environ []string, stdout, stderr io.Writer)
 		return err
 	}
 	defer db.close()
-	if err := migrations.Up(ctx, db.url); err != nil {
+	if err := migrations.Up(ctx, db.url.Reveal()); err != nil {
 		return err
 	}
 	pool, err := openPool(ctx, db.url, 1, nil)
@@ -244,11 +244,11 @@ func (k *keysCommand) create(ctx context.Context, store apikey.Store) error {
 		err = k.writeJSON(struct {
 			keyJSON
 			Token string `json:"token"`
-		}{toJSON(key), token})
+		}{toJSON(key), token.Reveal()})
 	} else {
 		err = k.writeTable(
 			[]string{"id", key.ID.String()}, []string{"merchant", key.Merchant}, []string{"role", string(key.Role)},
-			[]string{"mode", string(key.Mode)}, []string{"name", orDash(key.Name)}, []string{"token", token})
+			[]string{"mode", string(key.Mode)}, []string{"name", orDash(key.Name)}, []string{"token", token.Reveal()})
 	}
 	if err != nil {
 		return fmt.Errorf("the key %s was made, and its token could not be shown and is lost (revoke it, and make another): %w", key.ID, err)

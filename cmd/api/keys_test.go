@@ -19,6 +19,7 @@ import (
 
 	"intentd/internal/apikey"
 	"intentd/internal/pgtest"
+	"intentd/internal/secret"
 	"intentd/migrations"
 )
 
@@ -67,7 +68,7 @@ func TestKeys(t *testing.T) {
 			role, name, form string
 		}{{live, apikey.Live, "api", `web <"1">`, "sk_live_"}, {test, apikey.Test, "relayer", "", "sk_test_"}} {
 			token := tt.key["token"].(string)
-			if mode, ok := apikey.ParseToken(token); !ok || mode != tt.mode || !strings.HasPrefix(token, tt.form) {
+			if mode, ok := apikey.ParseToken(secret.New(token)); !ok || mode != tt.mode || !strings.HasPrefix(token, tt.form) {
 				t.Errorf("token %q: %q, %t", token, mode, ok)
 			}
 			if tt.key["merchant"] != "shop" || tt.key["role"] != tt.role || tt.key["mode"] != string(tt.mode) || tt.key["name"] != tt.name ||
@@ -174,7 +175,7 @@ $`)
 
 	t.Run("Mistakes", func(t *testing.T) {
 		t.Parallel()
-		token := apikey.NewToken(apikey.Live)
+		token := apikey.NewToken(apikey.Live).Reveal()
 		for args, want := range map[string][]string{
 			"":                              {"one of create, list and revoke"},
 			"make":                          {"one of create, list and revoke"},
@@ -225,8 +226,8 @@ $`)
 
 	t.Run("DatabaseAway", func(t *testing.T) {
 		t.Parallel()
-		code, out, diag := call(t, []string{"DATABASE_URL=postgres://u:hunter2@127.0.0.1:1/d?connect_timeout=1"}, "keys", "create", "-merchant", "m")
-		if code != 1 || out != "" || strings.Contains(diag, "hunter2") {
+		code, out, diag := call(t, []string{"DATABASE_URL=postgres://u:s3cr3t@127.0.0.1:1/d?connect_timeout=1"}, "keys", "create", "-merchant", "m")
+		if code != 1 || out != "" || strings.Contains(diag, "s3cr3t") {
 			t.Errorf("exit code %d, %q, %q", code, out, diag)
 		}
 	})

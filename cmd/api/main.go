@@ -90,7 +90,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer, 
 	case command == "migrate":
 		return usageError{errors.New("migrate needs one of up, down and version")}
 	default:
-		return usageError{fmt.Errorf("unknown command %q", strings.Join(args, " "))}
+		return usageError{errors.New("there is no such command")} // which could hold a secret, such as a URL
 	}
 
 	c, err := parseConfig(environ)

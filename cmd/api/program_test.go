@@ -23,6 +23,8 @@ import (
 	"intentd/internal/apikey"
 	"intentd/internal/localpg"
 	"intentd/internal/pgtest"
+	"intentd/internal/secret"
+	"intentd/internal/secret/secrettest"
 	"intentd/migrations"
 )
 
@@ -31,7 +33,10 @@ func call(t *testing.T, environ []string, args ...string) (code int, stdout, std
 	t.Helper()
 	var out, diag bytes.Buffer
 	err := run(t.Context(), args, environ, &out, &diag, func(net.Addr) { t.Error("listens") })
-	return exitCode(&diag, err), out.String(), diag.String()
+	code = exitCode(&diag, err)
+	// Not what stands on standard output: a new key's token is to be there.
+	t.Logf("standard error, exit code %d:\n%s", code, &diag)
+	return code, out.String(), diag.String()
 }
 
 func TestRun_Commands(t *testing.T) {
@@ -72,7 +77,7 @@ func TestRun_Commands(t *testing.T) {
 
 	t.Run("EveryMistakeAtOnce", func(t *testing.T) {
 		t.Parallel()
-		const secret = "hunter2"
+		const secret = secrettest.Word
 		code, _, diag := call(t, []string{
 			"API_ADDR=" + secret, "ADMIN_ADDR=" + secret, "DATABASE_URL=postgres://u:" + secret + "@[bad", "API_STORE=" + secret, "API_DEMO_KEYS=m=" + secret + " x",
 			"IDEMPOTENCY_TTL=24", "IDEMPOTENCY_LEASE=" + secret, "IDEMPOTENCY_COMMITTERS=-1", "SWEEP_INTERVAL=0s", "SWEEP_BATCH=0", "DB_MAX_CONNS=many", "SHUTDOWN_TIMEOUT=-1s",
@@ -139,7 +144,7 @@ func TestParseConfig(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if c.Addr != "127.0.0.1:8080" || c.AdminAddr != "127.0.0.1:9090" || c.Store != "postgres" || c.Records != "postgres" || c.RedisURL != "" || c.DatabaseURL != "" || len(c.DemoKeys) != 0 || c.TTL != 24*time.Hour ||
+		if c.Addr != "127.0.0.1:8080" || c.AdminAddr != "127.0.0.1:9090" || c.Store != "postgres" || c.Records != "postgres" || !c.RedisURL.Empty() || !c.DatabaseURL.Empty() || len(c.DemoKeys) != 0 || c.TTL != 24*time.Hour ||
 			c.Lease != 30*time.Second || c.Committers != 2 || c.SweepInterval != 5*time.Second || c.SweepBatch != 500 || c.MaxConns != 20 ||
 			c.ShutdownTimeout != 15*time.Second || c.LogFormat != "text" || c.LogLevel != 0 ||
 			c.RateLimit != (rateLimit{}) || c.DocsURL != "/docs" || c.Traces != nil {
@@ -156,27 +161,28 @@ func TestParseConfig(t *testing.T) {
 		holder := func(merchant string, role apikey.Role) apikey.Holder {
 			return apikey.Holder{Merchant: merchant, Role: role, Mode: apikey.Live}
 		}
+		digestOf := func(token string) apikey.Digest { return apikey.DigestOf(secret.New(token)) }
 		want := demoKeys{
-			"merchant-demo": holder("merchant-demo", apikey.API),
-			"tok==":         holder("shop", apikey.API),
-			"second":        holder("shop", apikey.API),
-			"chainwatch":    holder("chainwatch", apikey.Listener),
-			"relay+":        holder("fast", apikey.Relayer),
-			"op":            holder("me", apikey.Operator),
+			digestOf("merchant-demo"): holder("merchant-demo", apikey.API),
+			digestOf("tok=="):         holder("shop", apikey.API),
+			digestOf("second"):        holder("shop", apikey.API),
+			digestOf("chainwatch"):    holder("chainwatch", apikey.Listener),
+			digestOf("relay+"):        holder("fast", apikey.Relayer),
+			digestOf("op"):            holder("me", apikey.Operator),
 		}
 		if diff := cmp.Diff(want, c.DemoKeys); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 		for bad, rule := range map[string]string{
-			"a,,b": "entry 2: its merchant must", "=hunter2": "entry 1: its merchant must", "a=": "entry 1: its token must",
-			"a b": "entry 1: its merchant must", "a=hunter2 c": "entry 1: its token must",
-			"a=hunter2,b=hunter2": "entry 2: its token is another", "a=hunter2,a=hunter2:operator": "entry 2: its token is another",
-			"hunter2 x,b,a=hunter2:": "entry 1: its merchant must be 1 to 64 letters, digits, dots, dashes or underscores; entry 1: its token must be letters, digits or any of . _ ~ + / - as in RFC 6750; entry 3: its role must",
-			"a=x:hunter2":            "entry 1: its role must", "a=x:": "entry 1: its role must", "a=x:API": "entry 1: its role must", "a=hunter2:api:api": "entry 1: its role must",
+			"a,,b": "entry 2: its merchant must", "=s3cr3t": "entry 1: its merchant must", "a=": "entry 1: its token must",
+			"a b": "entry 1: its merchant must", "a=s3cr3t c": "entry 1: its token must",
+			"a=s3cr3t,b=s3cr3t": "entry 2: its token is another", "a=s3cr3t,a=s3cr3t:operator": "entry 2: its token is another",
+			"s3cr3t x,b,a=s3cr3t:": "entry 1: its merchant must be 1 to 64 letters, digits, dots, dashes or underscores; entry 1: its token must be letters, digits or any of . _ ~ + / - as in RFC 6750; entry 3: its role must",
+			"a=x:s3cr3t":           "entry 1: its role must", "a=x:": "entry 1: its role must", "a=x:API": "entry 1: its role must", "a=s3cr3t:api:api": "entry 1: its role must",
 			strings.Repeat("m", 65): "entry 1: its merchant must",
 		} {
 			var usage usageError
-			if _, err := parseConfig([]string{"API_DEMO_KEYS=" + bad}); !errors.As(err, &usage) || !strings.Contains(err.Error(), rule) || strings.Contains(err.Error(), "hunter2") {
+			if _, err := parseConfig([]string{"API_DEMO_KEYS=" + bad}); !errors.As(err, &usage) || !strings.Contains(err.Error(), rule) || strings.Contains(err.Error(), "s3cr3t") {
 				t.Errorf("API_DEMO_KEYS=%s: %v, want %q", bad, err, rule)
 			}
 		}
@@ -184,22 +190,22 @@ func TestParseConfig(t *testing.T) {
 
 	t.Run("Redis", func(t *testing.T) {
 		t.Parallel()
-		for _, good := range []string{"redis://localhost", "redis://:hunter2@localhost:6379/1", "rediss://u:hunter2@h:1/0?pool_size=5", "unix:///run/redis.sock?db=2"} {
-			if c, err := parseConfig([]string{"IDEMPOTENCY_STORE=redis", "REDIS_URL=" + good}); err != nil || c.RedisURL != good {
+		for _, good := range []string{"redis://localhost", "redis://:s3cr3t@localhost:6379/1", "rediss://u:s3cr3t@h:1/0?pool_size=5", "unix:///run/redis.sock?db=2"} {
+			if c, err := parseConfig([]string{"IDEMPOTENCY_STORE=redis", "REDIS_URL=" + good}); err != nil || c.RedisURL.Reveal() != good {
 				t.Errorf("REDIS_URL=%s: %v", good, err)
 			}
 		}
 		for _, bad := range []struct{ rule, environ string }{
 			{"REDIS_URL: must be set for IDEMPOTENCY_STORE=redis", "IDEMPOTENCY_STORE=redis"},
-			{"REDIS_URL: must be redis://", "IDEMPOTENCY_STORE=redis REDIS_URL=http://u:hunter2@h"},
-			{"REDIS_URL: must be redis://", "IDEMPOTENCY_STORE=redis REDIS_URL=hunter2"},
-			{"REDIS_URL: must be redis://", "IDEMPOTENCY_STORE=redis REDIS_URL=redis://u:hunter2@h/zero"},
-			{"REDIS_URL: must be redis://", "REDIS_URL=redis://u:hunter2@h?no=such"}, // not used, and a mistake all the same
+			{"REDIS_URL: must be redis://", "IDEMPOTENCY_STORE=redis REDIS_URL=http://u:s3cr3t@h"},
+			{"REDIS_URL: must be redis://", "IDEMPOTENCY_STORE=redis REDIS_URL=s3cr3t"},
+			{"REDIS_URL: must be redis://", "IDEMPOTENCY_STORE=redis REDIS_URL=redis://u:s3cr3t@h/zero"},
+			{"REDIS_URL: must be redis://", "REDIS_URL=redis://u:s3cr3t@h?no=such"}, // not used, and a mistake all the same
 			{"IDEMPOTENCY_STORE: must be postgres or redis", "IDEMPOTENCY_STORE=memory"},
-			{"IDEMPOTENCY_STORE: must not be redis with API_STORE=memory", "API_STORE=memory IDEMPOTENCY_STORE=redis REDIS_URL=redis://:hunter2@h"},
+			{"IDEMPOTENCY_STORE: must not be redis with API_STORE=memory", "API_STORE=memory IDEMPOTENCY_STORE=redis REDIS_URL=redis://:s3cr3t@h"},
 		} {
 			var usage usageError
-			if _, err := parseConfig(strings.Fields(bad.environ)); !errors.As(err, &usage) || !strings.HasPrefix(err.Error(), bad.rule) || strings.Contains(err.Error(), "hunter2") || strings.Contains(err.Error(), "\n") {
+			if _, err := parseConfig(strings.Fields(bad.environ)); !errors.As(err, &usage) || !strings.HasPrefix(err.Error(), bad.rule) || strings.Contains(err.Error(), "s3cr3t") || strings.Contains(err.Error(), "\n") {
 				t.Errorf("%s: %v, want %q alone", bad.environ, err, bad.rule)
 			}
 		}
@@ -257,10 +263,10 @@ func TestReplica_Log(t *testing.T) {
 	t.Parallel()
 	r := startOn(t, pgtest.New(t))
 	const key = "a-key-that-must-not-be-logged"
-	r.postAs("other-token", key, example)
-	r.postAs("other-token", key, example)
-	r.postAs("other-token", key, with("amount", `"999000000"`))
-	r.postAs("a-token-that-nobody-has", key, example)
+	r.postAs(otherToken, key, example)
+	r.postAs(otherToken, key, example)
+	r.postAs(otherToken, key, with("amount", `"999000000"`))
+	r.postAs("nobodys-"+secrettest.Word, key, example)
 	r.get("/v1/payment_intents/nothing?secret=a-query")
 	r.stop(t)
 
@@ -296,7 +302,7 @@ func TestReplica_Log(t *testing.T) {
 	if len(ids) != len(want) || ids[nil] {
 		t.Errorf("request ids: %v", ids)
 	}
-	for _, secret := range []string{key, "other-token", "a-token-that-nobody-has", "a-query"} {
+	for _, secret := range []string{key, secrettest.Word, "a-query"} {
 		if strings.Contains(r.log.String(), secret) {
 			t.Errorf("the log holds %q:\n%s", secret, r.log)
 		}
@@ -367,7 +373,7 @@ func TestReplica_DatabaseAway(t *testing.T) {
 			wantNoSQL(t, got)
 		}
 		// What needs no database is answered as ever.
-		if got := r.postAs("nobody", "K", example); got.status != 401 {
+		if got := r.postAs("nobody-"+secrettest.Word, "K", example); got.status != 401 {
 			t.Errorf("no credential: %v", got)
 		}
 		if got := r.get("/nothing"); got.status != 404 {
@@ -578,7 +584,7 @@ func openDir(t *testing.T) string {
 func TestReplica_UnreadBody(t *testing.T) {
 	t.Parallel()
 	r := start(t, "API_STORE=memory")
-	auth := "Authorization: Bearer " + merchant + "\r\n"
+	auth := "Authorization: Bearer " + token + "\r\n"
 	for name, c := range map[string]struct{ request, want string }{
 		"NoCredential":  {"POST /v1/payment_intents HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n", "401"},
 		"NoKey":         {"POST /v1/payment_intents HTTP/1.1\r\nHost: x\r\n" + auth + "Content-Length: 500\r\n\r\n", "400"},
@@ -623,7 +629,7 @@ func TestReplica_SlowClient(t *testing.T) {
 	half := len(example) / 2
 	for i, conn := range slow {
 		fmt.Fprintf(conn, "POST /v1/payment_intents HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer %s\r\nIdempotency-Key: slow%d\r\nContent-Length: %d\r\n\r\n%s",
-			merchant, i, len(example), example[:half])
+			token, i, len(example), example[:half])
 	}
 	for i := range 3 {
 		if got := r.post(fmt.Sprint("K", i), example); !got.fresh() {
@@ -776,7 +782,7 @@ func TestReplica_ClientHangsUp(t *testing.T) {
 	go func() {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.url+"/v1/payment_intents", strings.NewReader(example))
 		if err == nil {
-			req.Header.Set("Authorization", "Bearer "+merchant)
+			req.Header.Set("Authorization", "Bearer "+token)
 			req.Header.Set("Idempotency-Key", "K")
 			_, err = client.Do(req)
 		}

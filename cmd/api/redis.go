@@ -19,7 +19,7 @@ const keyPrefix = "intentd:idempotency:"
 // keepInRedis has b's idempotency records in Redis. The intents stay where they
 // are, in transactions of their own: no attempt has one that they could join.
 func keepInRedis(b *backend, c config, log *slog.Logger) error {
-	o, err := redis.ParseURL(c.RedisURL)
+	o, err := redis.ParseURL(c.RedisURL.Reveal())
 	if err != nil {
 		return errors.New("REDIS_URL can not be read") // the error could hold its password
 	}

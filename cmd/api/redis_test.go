@@ -8,6 +8,7 @@ import (
 
 	"intentd/internal/pgtest"
 	"intentd/internal/redistest"
+	"intentd/internal/secret/secrettest"
 )
 
 // startWith runs the service with its intents in db and its records in a server
@@ -59,10 +60,10 @@ func TestReplica_Redis(t *testing.T) {
 				t.Errorf("another request: %v", got)
 			}
 		}
-		if got := b.postAs("other-token", "K", example); !got.fresh() {
+		if got := b.postAs(otherToken, "K", example); !got.fresh() {
 			t.Errorf("another merchant: %v", got)
 		}
-		found := b.do(http.MethodGet, "/v1/idempotency_keys", "", "Authorization", "Bearer "+merchant, "Idempotency-Key", "K")
+		found := b.do(http.MethodGet, "/v1/idempotency_keys", "", "Authorization", "Bearer "+token, "Idempotency-Key", "K")
 		if found.status != http.StatusOK || !strings.Contains(found.body, first.id(t)) {
 			t.Errorf("the key asked for: %v", found)
 		}
@@ -162,7 +163,7 @@ func TestReplica_Redis(t *testing.T) {
 
 	t.Run("SecretsAreNotShown", func(t *testing.T) {
 		t.Parallel()
-		const secret = "hunter2"
+		const secret = secrettest.Word
 		db, redis := pgtest.New(t), redistest.Run(t, redistest.Options{TCP: true})
 		if err := redistest.On(t, redis.URL()).Client.ConfigSet(t.Context(), "requirepass", "another").Err(); err != nil {
 			t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"intentd/internal/pgtest"
+	"intentd/internal/secret/secrettest"
 )
 
 // asMain makes this test binary the service, so that tests run replicas as
@@ -32,8 +33,11 @@ func TestMain(m *testing.M) {
 
 const (
 	patience = 20 * time.Second // for what only the system can bring about
-	merchant = "merchant-demo"  // and its token
-	example  = `{"chain":"evm:31337","token":"0x5FbDB2315678afecb367f032d93F642f64180aa3",` +
+	merchant = "merchant-demo"
+	token    = merchant + "-" + secrettest.Word // the merchant's
+	// Another merchant's.
+	otherToken = "other-" + secrettest.Word
+	example    = `{"chain":"evm:31337","token":"0x5FbDB2315678afecb367f032d93F642f64180aa3",` +
 		`"payer":"0x70997970C51812dc3A010C7d01b50e0d17dc79C8","merchant":"0x3C44CdDdB6a900fa2b585dd299e03d12FA4293BC",` +
 		`"amount":"100000000","expires_in_seconds":900}`
 )
@@ -74,7 +78,7 @@ func launchProgram(t *testing.T, program string, env ...string) *replica {
 	r.cmd = exec.Command(program)
 	r.cmd.Env = append([]string{
 		"PATH=" + os.Getenv("PATH"), "PG_BINDIR=" + os.Getenv("PG_BINDIR"), "HOME=" + os.Getenv("HOME"),
-		asMain + "=1", "API_ADDR=127.0.0.1:0", "ADMIN_ADDR=127.0.0.1:0", "API_DEMO_KEYS=merchant-demo,other-merchant=other-token", "LOG_FORMAT=json",
+		asMain + "=1", "API_ADDR=127.0.0.1:0", "ADMIN_ADDR=127.0.0.1:0", "API_DEMO_KEYS=" + merchant + "=" + token + ",other-merchant=" + otherToken, "LOG_FORMAT=json", "LOG_LEVEL=debug",
 		"SHUTDOWN_TIMEOUT=6s", // a fifteenth of it passes before the listener closes
 	}, env...)
 	for _, kv := range env {
@@ -96,9 +100,8 @@ func launchProgram(t *testing.T, program string, env ...string) *replica {
 		default:
 			r.stop(t)
 		}
-		if t.Failed() {
-			t.Logf("log of replica %s:\n%s", r.url, r.log)
-		}
+		// Where the test has passed this is shown to tests/tokens alone.
+		t.Logf("log of replica %s:\n%s", r.url, r.log)
 	})
 	return r
 }
@@ -249,7 +252,7 @@ var client = &http.Client{
 }
 
 // post creates an intent as merchant-demo.
-func (r *replica) post(key, body string) reply { return r.postAs(merchant, key, body) }
+func (r *replica) post(key, body string) reply { return r.postAs(token, key, body) }
 
 func (r *replica) postAs(token, key, body string) reply {
 	return r.do(http.MethodPost, "/v1/payment_intents", body, "Authorization", "Bearer "+token, "Idempotency-Key", key)
@@ -257,10 +260,15 @@ func (r *replica) postAs(token, key, body string) reply {
 
 // get reads an intent, or any other path.
 func (r *replica) get(path string) reply {
-	return r.do(http.MethodGet, path, "", "Authorization", "Bearer "+merchant)
+	return r.do(http.MethodGet, path, "", "Authorization", "Bearer "+token)
 }
 
 func (r *replica) do(method, path, body string, headers ...string) reply {
+	for i, name := range headers {
+		if i%2 == 0 && name == "Authorization" && !secrettest.Known(headers[i+1]) {
+			panic("tests/tokens would not know this credential: let it have secrettest.Word in it")
+		}
+	}
 	req, err := http.NewRequestWithContext(context.Background(), method, r.url+path, strings.NewReader(body))
 	if err != nil {
 		return reply{err: err}

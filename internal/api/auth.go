@@ -9,6 +9,7 @@ import (
 
 	"intentd/internal/apikey"
 	"intentd/internal/intent"
+	"intentd/internal/secret"
 )
 
 // caller is who sent a request, and on whose payment intents it acts.
@@ -80,13 +81,13 @@ func (s *server) authenticate(next http.Handler) http.Handler {
 // bearerToken returns the token of the one Authorization line that there must
 // be: RFC 6750, section 2.1; the scheme's case does not matter (RFC 9110,
 // section 11.1).
-func bearerToken(lines []string) (string, bool) {
+func bearerToken(lines []string) (secret.Text, bool) {
 	if len(lines) != 1 {
-		return "", false
+		return secret.Text{}, false
 	}
 	scheme, token, ok := strings.Cut(lines[0], " ")
 	token = strings.TrimLeft(token, " ")
-	return token, ok && token != "" && strings.EqualFold(scheme, "Bearer")
+	return secret.New(token), ok && token != "" && strings.EqualFold(scheme, "Bearer")
 }
 
 // forMerchant finds out whose payment intents the request is about. A merchant's

@@ -23,6 +23,7 @@ import (
 	"intentd/internal/apikey"
 	"intentd/internal/idempotency"
 	"intentd/internal/intent"
+	"intentd/internal/secret"
 )
 
 const (
@@ -36,7 +37,7 @@ const (
 func TestContract_Routing(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, s *service) {
-		for _, credential := range [][]string{nil, {"-Authorization"}, {"-Authorization", "Authorization: Bearer nobody-" + secret}} {
+		for _, credential := range [][]string{nil, {"-Authorization"}, {"-Authorization", "Authorization: Bearer nobody-" + mark}} {
 			for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "FOO", "get"} {
 				for _, path := range []string{"/", "/v1", "/v1/", "/v1/payment_intents/", "/v1/payment_intents/a/b", "//v1/payment_intents", "/v1/Payment_intents",
 					"/v1/payment%5Fintents", "/v2/payment_intents", "/healthz/", "/openapi.json", "/debug/pprof/", "/metrics"} {
@@ -83,7 +84,7 @@ func TestContract_Credential(t *testing.T) {
 	eachStore(t, func(t *testing.T, s *service) {
 		for name, lines := range map[string][]string{
 			"None":         {"-Authorization"},
-			"Unknown":      {"-Authorization", "Authorization: Bearer nobody-" + secret},
+			"Unknown":      {"-Authorization", "Authorization: Bearer nobody-" + mark},
 			"Empty":        {"-Authorization", "Authorization: "},
 			"NoToken":      {"-Authorization", "Authorization: Bearer"},
 			"BareToken":    {"-Authorization", "Authorization: " + alice},
@@ -121,10 +122,10 @@ func TestContract_Credential(t *testing.T) {
 
 		// A 401 has left the key alone.
 		key := newKey()
-		s.do(t, call{key: key, token: "nobody-" + secret}).want(t, http.StatusUnauthorized, "unauthorized")
+		s.do(t, call{key: key, token: "nobody-" + mark}).want(t, http.StatusUnauthorized, "unauthorized")
 		s.created(t, call{key: key})
 		// Not even a replay is for those without a credential.
-		s.do(t, call{key: key, token: "nobody-" + secret}).want(t, http.StatusUnauthorized, "unauthorized")
+		s.do(t, call{key: key, token: "nobody-" + mark}).want(t, http.StatusUnauthorized, "unauthorized")
 	})
 }
 
@@ -271,7 +272,7 @@ func TestContract_Keys(t *testing.T) {
 			}
 			return string(b[:n])
 		}
-		for _, key := range []string{printable(1), printable(255), "!" + secret, "#" + secret, "~" + secret, "~", secret + `"`, secret + `\"`, `'` + secret, secret + ",b"} {
+		for _, key := range []string{printable(1), printable(255), "!" + mark, "#" + mark, "~" + mark, "~", mark + `"`, mark + `\"`, `'` + mark, mark + ",b"} {
 			a := s.created(t, call{key: key})
 			s.replayed(t, call{key: key}, a)
 			quoted := `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(key) + `"`
@@ -283,18 +284,18 @@ func TestContract_Keys(t *testing.T) {
 		for _, tt := range []struct{ key, detail string }{
 			{printable(256), length + "256"},
 			{printable(3000), length + "3000"},
-			{`"` + secret + strings.Repeat("k", 250) + `"`, length + "256"},
+			{`"` + mark + strings.Repeat("k", 250) + `"`, length + "256"},
 			{`""`, "Idempotency-Key must not be empty"},
-			{`"` + secret, "Idempotency-Key is a quoted string without its closing quote"},
-			{`"` + secret + `"x`, "Idempotency-Key is a quoted string with something after its closing quote"},
-			{`"` + secret + `";a=b`, "Idempotency-Key is a quoted string with something after its closing quote"},
-			{`"\n` + secret + `"`, `Idempotency-Key is a quoted string with an escape other than \" and \\`},
-			{secret + "\xff", bytes + "0xff at position 7"},
+			{`"` + mark, "Idempotency-Key is a quoted string without its closing quote"},
+			{`"` + mark + `"x`, "Idempotency-Key is a quoted string with something after its closing quote"},
+			{`"` + mark + `";a=b`, "Idempotency-Key is a quoted string with something after its closing quote"},
+			{`"\n` + mark + `"`, `Idempotency-Key is a quoted string with an escape other than \" and \\`},
+			{mark + "\xff", bytes + "0xff at position 7"},
 			{"\xff", bytes + "0xff at position 1"},
-			{"\"" + secret + "\xff\"", bytes + "0xff at position 7"},
-			{secret + "\tx", bytes + "0x09 at position 7"},
-			{secret + " x", bytes + "0x20 at position 7"},
-			{secret + "é", bytes + "0xc3 at position 7"},
+			{"\"" + mark + "\xff\"", bytes + "0xff at position 7"},
+			{mark + "\tx", bytes + "0x09 at position 7"},
+			{mark + " x", bytes + "0x20 at position 7"},
+			{mark + "é", bytes + "0xc3 at position 7"},
 		} {
 			s.do(t, call{key: tt.key}).wantProblem(t, http.StatusBadRequest, "idempotency_key_invalid", tt.detail)
 		}
@@ -346,11 +347,11 @@ func TestContract_Reused(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, s *service) {
 		changed := edit(t, "amount", `"999000000"`)
-		key := "order-1001-" + secret
+		key := "order-1001-" + mark
 		first := s.created(t, call{key: key})
 		a := s.do(t, call{key: key, body: changed})
 		a.wantProblem(t, http.StatusUnprocessableEntity, "idempotency_key_reused",
-			`Idempotency-Key "order-1001-`+secret+`" was already used for a different request (fingerprint ff330e75a93099c4, got 90f56163d6f6ee6b)`)
+			`Idempotency-Key "order-1001-`+mark+`" was already used for a different request (fingerprint ff330e75a93099c4, got 90f56163d6f6ee6b)`)
 		a.wantReplayed(t, false)
 		for _, c := range []call{
 			{path: "/v1/payment_intents?"},
@@ -510,7 +511,7 @@ func TestContract_InFlight(t *testing.T) {
 	eachGate(t, lease, func(t *testing.T, s *service, g *gate) {
 		entered, let := make(chan struct{}), make(chan struct{})
 		g.set(func(context.Context) error { close(entered); <-let; return nil })
-		c := call{key: "order-1001-" + secret}
+		c := call{key: "order-1001-" + mark}
 		winner := make(chan *answer, 1)
 		go func() {
 			defer close(winner)
@@ -522,12 +523,12 @@ func TestContract_InFlight(t *testing.T) {
 			// The winner goes on when this goroutine lets it: who waited for it
 			// would wait for ever.
 			a := s.do(t, c)
-			a.wantProblem(t, http.StatusConflict, "idempotency_key_in_flight", `the request with Idempotency-Key "order-1001-`+secret+`" is still running`)
+			a.wantProblem(t, http.StatusConflict, "idempotency_key_in_flight", `the request with Idempotency-Key "order-1001-`+mark+`" is still running`)
 			a.wantReplayed(t, false)
 		}
 		other := call{key: c.key, body: edit(t, "amount", `"999000000"`)}
 		s.do(t, other).wantProblem(t, http.StatusUnprocessableEntity, "idempotency_key_reused",
-			`Idempotency-Key "order-1001-`+secret+`" was already used for a different request (got 90f56163d6f6ee6b)`)
+			`Idempotency-Key "order-1001-`+mark+`" was already used for a different request (got 90f56163d6f6ee6b)`)
 		s.created(t, call{key: c.key, token: bob})
 		s.created(t, call{})
 		close(let)
@@ -636,15 +637,15 @@ func TestContract_Superseded(t *testing.T) {
 			func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
 		} {
 			g.set(give)
-			a := s.do(t, call{key: "late-" + secret})
-			a.wantProblem(t, http.StatusConflict, "idempotency_attempt_superseded", `the request with Idempotency-Key "late-`+secret+`" took too long and was undone`)
+			a := s.do(t, call{key: "late-" + mark})
+			a.wantProblem(t, http.StatusConflict, "idempotency_attempt_superseded", `the request with Idempotency-Key "late-`+mark+`" took too long and was undone`)
 			a.wantReplayed(t, false)
 			g.set(nil)
 			s.created(t, call{}) // the pool has lived through it
 		}
 		// Where the server ended the session, its lock falls a moment after that
 		// is known.
-		c := call{key: "late-" + secret}
+		c := call{key: "late-" + mark}
 		first := s.do(t, c)
 		for begun := time.Now(); first.status == http.StatusConflict && time.Since(begun) < patience; {
 			first = s.do(t, c)
@@ -697,7 +698,7 @@ func TestGet_Fails(t *testing.T) {
 // failing is an authenticator that can not tell.
 type failing struct{}
 
-func (failing) Authenticate(context.Context, string) (apikey.Holder, bool, error) {
+func (failing) Authenticate(context.Context, secret.Text) (apikey.Holder, bool, error) {
 	return apikey.Holder{}, false, errors.New("dial tcp: connection refused")
 }
 
@@ -770,12 +771,12 @@ func TestLog(t *testing.T) {
 				{fresh, logLine{Level: "INFO", Msg: "request", Merchant: "alice", Role: "api", Outcome: "fresh", Fingerprint: "ff330e75a93099c4"}},
 				{s.do(t, c), logLine{Level: "INFO", Msg: "request", Merchant: "alice", Role: "api", Outcome: "replay", Fingerprint: "ff330e75a93099c4"}},
 				{s.do(t, changed), logLine{Level: "INFO", Msg: "request", Merchant: "alice", Role: "api", Outcome: "mismatch", Fingerprint: "90f56163d6f6ee6b"}},
-				{s.do(t, call{token: "nobody-" + secret}), logLine{Level: "INFO", Msg: "request"}},
+				{s.do(t, call{token: "nobody-" + mark}), logLine{Level: "INFO", Msg: "request"}},
 				{s.do(t, call{key: "a b"}), logLine{Level: "INFO", Msg: "request", Merchant: "alice", Role: "api"}},
 				{s.do(t, call{method: "GET", path: fresh.header.Get("Location"), token: bob, key: c.key}), logLine{Level: "INFO", Msg: "request", Merchant: "bob", Role: "api"}},
 				{s.do(t, call{method: "GET", path: fresh.header.Get("Location"), token: operatorTest, header: forAlice}), logLine{Level: "INFO", Msg: "request", Merchant: "test:alice", Role: "operator"}},
 				{s.do(t, call{method: "GET", path: "/healthz"}), logLine{Level: "INFO", Msg: "request"}},
-				{s.do(t, call{method: "DELETE", path: "/nowhere?token=" + secret}), logLine{Level: "INFO", Msg: "request"}},
+				{s.do(t, call{method: "DELETE", path: "/nowhere?token=" + mark}), logLine{Level: "INFO", Msg: "request"}},
 			}
 			s.server.Close()
 			lines := s.log.lines(t)
@@ -801,8 +802,8 @@ func TestLog(t *testing.T) {
 func TestLog_RequestID(t *testing.T) {
 	t.Parallel()
 	s := stores["Memory"](t, setup{})
-	a := s.do(t, call{method: "GET", path: "/healthz", header: []string{"X-Request-Id: " + secret}})
-	if got := a.header.Get("X-Request-Id"); strings.Contains(got, secret) {
+	a := s.do(t, call{method: "GET", path: "/healthz", header: []string{"X-Request-Id: " + mark}})
+	if got := a.header.Get("X-Request-Id"); strings.Contains(got, mark) {
 		t.Errorf("X-Request-Id = %q", got)
 	}
 }

@@ -38,6 +38,8 @@ import (
 	"intentd/internal/intent/memintent"
 	"intentd/internal/intent/pgintent"
 	"intentd/internal/pgtest"
+	"intentd/internal/secret"
+	"intentd/internal/secret/secrettest"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -52,17 +54,17 @@ const (
 	intentsPath = "/v1/payment_intents"
 
 	// What must never be logged has this word in it.
-	secret = "s3cr3t"
-	alice  = "alices-" + secret
-	bob    = "bobs-" + secret
+	mark  = secrettest.Word
+	alice = "alices-" + mark
+	bob   = "bobs-" + mark
 	// Others of alice's own: a second live key, and one for tests.
-	aliceToo  = "alices-second-" + secret
-	aliceTest = "alices-test-" + secret
+	aliceToo  = "alices-second-" + mark
+	aliceTest = "alices-test-" + mark
 	// Those that act for merchants.
-	relayer      = "relayers-" + secret
-	listener     = "listeners-" + secret
-	operator     = "operators-" + secret
-	operatorTest = "operators-test-" + secret
+	relayer      = "relayers-" + mark
+	listener     = "listeners-" + mark
+	operator     = "operators-" + mark
+	operatorTest = "operators-test-" + mark
 
 	exampleBody = `{"chain":"evm:31337","token":"0x5FbDB2315678afecb367f032d93F642f64180aa3",` +
 		`"payer":"0x70997970C51812dc3A010C7d01b50e0d17dc79C8","merchant":"0x3C44CdDdB6a900fa2b585dd299e03d12FA4293BC",` +
@@ -72,7 +74,7 @@ const (
 // newKey returns a key that no log may hold.
 func newKey() string {
 	// Digits, which can not spell anything that no error may show.
-	return fmt.Sprintf("key-%s-%x", secret, rand.Text())
+	return fmt.Sprintf("key-%s-%x", mark, rand.Text())
 }
 
 // edit returns the example body with one member changed to this JSON text; ""
@@ -202,7 +204,7 @@ func newService(t *testing.T, o setup, p parts, db *pgtest.DB) *service {
 		Idempotency:   p.keys,
 		Authenticator: p.auth,
 		Ready:         p.ready,
-		Log:           slog.New(slog.NewJSONHandler(s.log, nil)),
+		Log:           slog.New(slog.NewJSONHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		RateLimit:     o.limit,
 		DocsURL:       o.docsURL,
 	})
@@ -215,7 +217,8 @@ func newService(t *testing.T, o setup, p parts, db *pgtest.DB) *service {
 	s.server = httptest.NewServer(s.handler)
 	t.Cleanup(func() {
 		t.Helper()
-		s.server.Close() // once every request has ended
+		s.server.Close()              // once every request has ended
+		t.Logf("the log:\n%s", s.log) // where the test has passed, for tests/tokens
 		s.checkLog(t)
 		s.checkPairs(t)
 	})
@@ -223,16 +226,18 @@ func newService(t *testing.T, o setup, p parts, db *pgtest.DB) *service {
 }
 
 // holders are who has which token.
-var holders = map[string]apikey.Holder{
-	alice:        {Merchant: "alice", Role: apikey.API, Mode: apikey.Live},
-	aliceToo:     {Merchant: "alice", Role: apikey.API, Mode: apikey.Live},
-	aliceTest:    {Merchant: "alice", Role: apikey.API, Mode: apikey.Test},
-	bob:          {Merchant: "bob", Role: apikey.API, Mode: apikey.Live},
-	relayer:      {Merchant: "chain-1", Role: apikey.Relayer, Mode: apikey.Live},
-	listener:     {Merchant: "chain-1", Role: apikey.Listener, Mode: apikey.Live},
-	operator:     {Merchant: "desk", Role: apikey.Operator, Mode: apikey.Live},
-	operatorTest: {Merchant: "desk", Role: apikey.Operator, Mode: apikey.Test},
+var holders = map[apikey.Digest]apikey.Holder{
+	digestOf(alice):        {Merchant: "alice", Role: apikey.API, Mode: apikey.Live},
+	digestOf(aliceToo):     {Merchant: "alice", Role: apikey.API, Mode: apikey.Live},
+	digestOf(aliceTest):    {Merchant: "alice", Role: apikey.API, Mode: apikey.Test},
+	digestOf(bob):          {Merchant: "bob", Role: apikey.API, Mode: apikey.Live},
+	digestOf(relayer):      {Merchant: "chain-1", Role: apikey.Relayer, Mode: apikey.Live},
+	digestOf(listener):     {Merchant: "chain-1", Role: apikey.Listener, Mode: apikey.Live},
+	digestOf(operator):     {Merchant: "desk", Role: apikey.Operator, Mode: apikey.Live},
+	digestOf(operatorTest): {Merchant: "desk", Role: apikey.Operator, Mode: apikey.Test},
 }
+
+func digestOf(token string) apikey.Digest { return apikey.DigestOf(secret.New(token)) }
 
 // call is a request to make. The zero call is the contract's example with a key
 // of its own and a good credential.
@@ -506,8 +511,8 @@ func (l *logBuffer) lines(t testing.TB) map[string]logLine {
 // request, with what the client saw, and nothing secret in it.
 func (s *service) checkLog(t testing.TB) {
 	t.Helper()
-	if text := s.log.String(); strings.Contains(text, secret) {
-		i := strings.Index(text, secret)
+	if text := s.log.String(); strings.Contains(text, mark) {
+		i := strings.Index(text, mark)
 		t.Errorf("the log holds a key or a credential: ...%s...", text[max(0, i-200):min(len(text), i+100)])
 	}
 	lines := s.log.lines(t)

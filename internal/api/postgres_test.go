@@ -146,11 +146,11 @@ func TestPostgres_Expired(t *testing.T) {
 func TestPostgres_Scope(t *testing.T) {
 	t.Parallel()
 	s := stores["Postgres"](t, setup{})
-	a := s.created(t, call{key: `"quoted-` + secret + `"`, token: bob})
+	a := s.created(t, call{key: `"quoted-` + mark + `"`, token: bob})
 	got := pgtest.QueryVal[string](t, s.db, `
 		select format('%s %s %s %s %s', scope, key, status, encode(fingerprint, 'hex'), header)
 		from idempotency_keys`)
-	if !strings.HasPrefix(got, "bob quoted-"+secret+" 201 ff330e75a93099c4") {
+	if !strings.HasPrefix(got, "bob quoted-"+mark+" 201 ff330e75a93099c4") {
 		t.Errorf("record = %s", got)
 	}
 	want := fmt.Sprintf(`{"Etag": ["\"1\""], "Location": [%q], "Content-Type": ["application/json"]}`, a.header.Get("Location"))
@@ -168,7 +168,7 @@ func TestPostgres_Refusals(t *testing.T) {
 	t.Parallel()
 	s := stores["Postgres"](t, setup{})
 	for _, c := range []call{
-		{token: "nobody-" + secret}, {header: []string{"-Idempotency-Key"}}, {key: "a b"}, {header: []string{"Content-Encoding: gzip"}},
+		{token: "nobody-" + mark}, {header: []string{"-Idempotency-Key"}}, {key: "a b"}, {header: []string{"Content-Encoding: gzip"}},
 		{body: strings.Repeat("x", 70_000)}, {method: http.MethodGet, path: intentsPath + "/x", key: newKey()}, {path: "/nowhere"},
 	} {
 		if a := s.do(t, c); a.status < 400 {
@@ -203,7 +203,7 @@ func TestPostgres_Away(t *testing.T) {
 		s.do(t, call{method: http.MethodGet, path: "/healthz"}).want(t, http.StatusOK, "")
 	}
 	// What needs no database is as it was.
-	s.do(t, call{token: "nobody-" + secret}).want(t, http.StatusUnauthorized, "unauthorized")
+	s.do(t, call{token: "nobody-" + mark}).want(t, http.StatusUnauthorized, "unauthorized")
 	s.do(t, call{header: []string{"-Idempotency-Key"}}).want(t, http.StatusBadRequest, "idempotency_key_required")
 	s.do(t, call{method: http.MethodGet, path: "/nowhere"}).want(t, http.StatusNotFound, "not_found")
 }

@@ -18,6 +18,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/uuid"
+
+	"intentd/internal/secret"
 )
 
 // Role is what the holder of a key does to payments. The names are those of the
@@ -179,22 +181,22 @@ type Found struct {
 // Issue makes a new key and its token, which is to be had here and never again.
 // It returns the *InvalidErrors of Check, joined, and the store's errors; the
 // store may then hold a key that nobody has a token of, which harms nobody.
-func Issue(ctx context.Context, s Store, h Holder, name string) (token string, key Key, err error) {
+func Issue(ctx context.Context, s Store, h Holder, name string) (token secret.Text, key Key, err error) {
 	if broken := Check(h, name); len(broken) > 0 {
 		var errs []error
 		for _, e := range broken {
 			errs = append(errs, e)
 		}
-		return "", Key{}, errors.Join(errs...)
+		return secret.Text{}, Key{}, errors.Join(errs...)
 	}
 	id, err := uuid.NewV7()
 	if err != nil {
-		return "", Key{}, fmt.Errorf("API key id: %w", err)
+		return secret.Text{}, Key{}, fmt.Errorf("API key id: %w", err)
 	}
 	token = NewToken(h.Mode)
 	key, err = s.Create(ctx, ID(id), DigestOf(token), h, name)
 	if err != nil {
-		return "", Key{}, err
+		return secret.Text{}, Key{}, err
 	}
 	return token, key, nil
 }
@@ -203,7 +205,7 @@ func Issue(ctx context.Context, s Store, h Holder, name string) (token string, k
 type Authenticator interface {
 	// Authenticate returns false for a token that nobody has, or that is no
 	// longer in force. An error means that it could not be told.
-	Authenticate(ctx context.Context, token string) (Holder, bool, error)
+	Authenticate(ctx context.Context, token secret.Text) (Holder, bool, error)
 }
 
 // Static is an Authenticator over a fixed set of tokens, of which it keeps only
@@ -218,17 +220,17 @@ type staticKey struct {
 	holder Holder
 }
 
-// NewStatic returns an Authenticator for the holders by token.
-func NewStatic(holders map[string]Holder) *Static {
+// NewStatic returns an Authenticator for the holders by their tokens' digests.
+func NewStatic(holders map[Digest]Holder) *Static {
 	s := new(Static)
-	for token, holder := range holders {
-		s.keys = append(s.keys, staticKey{DigestOf(token), holder})
+	for digest, holder := range holders {
+		s.keys = append(s.keys, staticKey{digest, holder})
 	}
 	return s
 }
 
 // Authenticate implements Authenticator. It never fails.
-func (s *Static) Authenticate(_ context.Context, token string) (Holder, bool, error) {
+func (s *Static) Authenticate(_ context.Context, token secret.Text) (Holder, bool, error) {
 	digest := DigestOf(token)
 	found := -1
 	for i := range s.keys {
@@ -250,7 +252,7 @@ func First(of ...Authenticator) Authenticator {
 type first []Authenticator
 
 // Authenticate implements Authenticator.
-func (f first) Authenticate(ctx context.Context, token string) (Holder, bool, error) {
+func (f first) Authenticate(ctx context.Context, token secret.Text) (Holder, bool, error) {
 	var errs []error
 	for _, a := range f {
 		holder, ok, err := a.Authenticate(ctx, token)
@@ -269,6 +271,6 @@ func (f first) Authenticate(ctx context.Context, token string) (Holder, bool, er
 type Digest [sha256.Size]byte
 
 // DigestOf returns the digest of a token.
-func DigestOf(token string) Digest {
-	return sha256.Sum256([]byte(token))
+func DigestOf(token secret.Text) Digest {
+	return sha256.Sum256([]byte(token.Reveal()))
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
+
+	"intentd/internal/secret"
 )
 
 func TestNewToken(t *testing.T) {
@@ -19,8 +21,8 @@ func TestNewToken(t *testing.T) {
 	seen := map[string]bool{}
 	for _, mode := range []Mode{Live, Test} {
 		for range 1000 {
-			token := NewToken(mode)
-			if got, ok := ParseToken(token); !ok || got != mode || !form.MatchString(token) || !strings.HasPrefix(token, "sk_"+string(mode)) {
+			token := NewToken(mode).Reveal()
+			if got, ok := ParseToken(secret.New(token)); !ok || got != mode || !form.MatchString(token) || !strings.HasPrefix(token, "sk_"+string(mode)) {
 				t.Fatalf("%s: ParseToken = %q, %t", token, got, ok)
 			}
 			// The middle is as random as the beginning.
@@ -34,22 +36,22 @@ func TestNewToken(t *testing.T) {
 
 func TestParseToken(t *testing.T) {
 	t.Parallel()
-	token := NewToken(Live)
+	token := NewToken(Live).Reveal()
 
 	t.Run("EveryMistypedCharacter", func(t *testing.T) {
 		t.Parallel()
 		for i := range token {
 			for _, c := range []byte("abcdefghijklmnopqrstuvwxyz0123456789ABCXYZ_-=+/ \n\r\x00\xff") {
 				s := token[:i] + string([]byte{c}) + token[i+1:]
-				if _, ok := ParseToken(s); ok != (s == token) {
+				if _, ok := ParseToken(secret.New(s)); ok != (s == token) {
 					t.Errorf("%q: %t", s, ok)
 				}
 			}
-			if _, ok := ParseToken(token[:i] + token[i+1:]); ok {
+			if _, ok := ParseToken(secret.New(token[:i] + token[i+1:])); ok {
 				t.Errorf("without character %d", i)
 			}
 			if i > 0 && token[i] != token[i-1] {
-				if _, ok := ParseToken(token[:i-1] + token[i:i+1] + token[i-1:i] + token[i+1:]); ok {
+				if _, ok := ParseToken(secret.New(token[:i-1] + token[i:i+1] + token[i-1:i] + token[i+1:])); ok {
 					t.Errorf("with characters %d and %d swapped", i-1, i)
 				}
 			}
@@ -63,7 +65,7 @@ func TestParseToken(t *testing.T) {
 			"capitals": strings.ToUpper(token), "a space": token + " ", "padding": token + "=", "a line break": token + "\n",
 			"line breaks in place of the end": token[:70] + "\r\n", "only line breaks": token[:8] + strings.Repeat("\n", 64), "long": strings.Repeat(token, 1000),
 		} {
-			if mode, ok := ParseToken(s); ok || mode != "" {
+			if mode, ok := ParseToken(secret.New(s)); ok || mode != "" {
 				t.Errorf("%s: ParseToken = %q, %t", name, mode, ok)
 			}
 		}
@@ -74,7 +76,7 @@ func TestParseToken(t *testing.T) {
 		t.Parallel()
 		zeros := strings.Repeat("a", 51) // the random bits, and one of the checksum
 		for s, want := range map[string]Mode{"sk_live_" + zeros + "cg4prffv4gx4y": Live, "sk_test_" + zeros + "cvmwv4gig3ouq": Test} {
-			if got, ok := ParseToken(s); !ok || got != want {
+			if got, ok := ParseToken(secret.New(s)); !ok || got != want {
 				t.Errorf("%s: ParseToken = %q, %t", s, got, ok)
 			}
 		}
@@ -82,11 +84,11 @@ func TestParseToken(t *testing.T) {
 }
 
 func FuzzParseToken(f *testing.F) {
-	f.Add(NewToken(Live), 10, byte('a'))
-	f.Add(NewToken(Test), 70, byte('\n'))
+	f.Add(NewToken(Live).Reveal(), 10, byte('a'))
+	f.Add(NewToken(Test).Reveal(), 70, byte('\n'))
 	f.Add("sk_live_", 0, byte(0))
 	f.Fuzz(func(t *testing.T, s string, at int, c byte) {
-		mode, ok := ParseToken(s)
+		mode, ok := ParseToken(secret.New(s))
 		if !ok {
 			return
 		}
@@ -100,7 +102,7 @@ func FuzzParseToken(f *testing.F) {
 			return
 		}
 		if other := s[:at] + string([]byte{c}) + s[at+1:]; other != s {
-			if _, ok := ParseToken(other); ok {
+			if _, ok := ParseToken(secret.New(other)); ok {
 				t.Fatalf("%q and %q are both tokens", s, other)
 			}
 		}
@@ -153,7 +155,7 @@ func TestCheck(t *testing.T) {
 		t.Parallel()
 		token, _, err := Issue(t.Context(), nil, Holder{Merchant: "a b", Role: API, Mode: Live}, "\x00")
 		var invalid *InvalidError
-		if !errors.As(err, &invalid) || token != "" || err.Error() != "merchant "+MerchantRule+"\nname "+NameRule {
+		if !errors.As(err, &invalid) || !token.Empty() || err.Error() != "merchant "+MerchantRule+"\nname "+NameRule {
 			t.Errorf("Issue = %q, %v", token, err)
 		}
 	})
@@ -166,6 +168,15 @@ func TestRoles(t *testing.T) {
 	}
 }
 
+// static is NewStatic by the tokens themselves.
+func static(holders map[string]Holder) *Static {
+	byDigest := make(map[Digest]Holder)
+	for token, holder := range holders {
+		byDigest[DigestOf(secret.New(token))] = holder
+	}
+	return NewStatic(byDigest)
+}
+
 func TestStatic_Authenticate(t *testing.T) {
 	t.Parallel()
 	holders := map[string]Holder{
@@ -174,32 +185,32 @@ func TestStatic_Authenticate(t *testing.T) {
 		"b":             {"shop", API, Test},
 		"c":             {"chainwatch", Listener, Live},
 	}
-	s := NewStatic(holders)
+	s := static(holders)
 	for _, token := range slices.Sorted(maps.Keys(holders)) {
-		if got, ok, err := s.Authenticate(t.Context(), token); got != holders[token] || !ok || err != nil {
+		if got, ok, err := s.Authenticate(t.Context(), secret.New(token)); got != holders[token] || !ok || err != nil {
 			t.Errorf("%q: %v, %t, %v; want %v", token, got, ok, err, holders[token])
 		}
 	}
-	for _, token := range []string{"", "A", "a ", "shop", "merchant-dem", NewToken(Live)} {
-		if got, ok, err := s.Authenticate(t.Context(), token); got != (Holder{}) || ok || err != nil {
+	for _, token := range []string{"", "A", "a ", "shop", "merchant-dem", NewToken(Live).Reveal()} {
+		if got, ok, err := s.Authenticate(t.Context(), secret.New(token)); got != (Holder{}) || ok || err != nil {
 			t.Errorf("%q: %v, %t, %v; want nobody", token, got, ok, err)
 		}
 	}
-	if _, ok, _ := NewStatic(nil).Authenticate(t.Context(), ""); ok {
+	if _, ok, _ := NewStatic(nil).Authenticate(t.Context(), secret.Text{}); ok {
 		t.Error("an empty set lets somebody in")
 	}
 }
 
 type cannotTell struct{}
 
-func (cannotTell) Authenticate(context.Context, string) (Holder, bool, error) {
+func (cannotTell) Authenticate(context.Context, secret.Text) (Holder, bool, error) {
 	return Holder{}, false, errAway
 }
 
 func TestFirst(t *testing.T) {
 	t.Parallel()
-	a := NewStatic(map[string]Holder{"t": {"a", API, Live}, "only-a": {"a", API, Live}})
-	b := NewStatic(map[string]Holder{"t": {"b", API, Live}, "only-b": {"b", API, Live}})
+	a := static(map[string]Holder{"t": {"a", API, Live}, "only-a": {"a", API, Live}})
+	b := static(map[string]Holder{"t": {"b", API, Live}, "only-b": {"b", API, Live}})
 	for _, tt := range []struct {
 		name, token, merchant string
 		of                    []Authenticator
@@ -215,7 +226,7 @@ func TestFirst(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			got, ok, err := First(tt.of...).Authenticate(t.Context(), tt.token)
+			got, ok, err := First(tt.of...).Authenticate(t.Context(), secret.New(tt.token))
 			if got.Merchant != tt.merchant || ok != (tt.merchant != "") || !errors.Is(err, tt.err) || (err == nil) != (tt.err == nil) {
 				t.Errorf("%v, %t, %v", got, ok, err)
 			}

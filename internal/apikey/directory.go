@@ -10,6 +10,8 @@ import (
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"golang.org/x/sync/semaphore"
+
+	"intentd/internal/secret"
 )
 
 const (
@@ -137,7 +139,7 @@ func (d *Directory) Close() {
 
 // Authenticate implements Authenticator. It waits for the store no longer than
 // ctx lasts; who else waits for the same answer is not disturbed by that.
-func (d *Directory) Authenticate(ctx context.Context, token string) (Holder, bool, error) {
+func (d *Directory) Authenticate(ctx context.Context, token secret.Text) (Holder, bool, error) {
 	if _, ok := ParseToken(token); !ok {
 		return Holder{}, false, nil
 	}

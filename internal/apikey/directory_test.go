@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"intentd/internal/secret"
 )
 
 // records is a Store in memory that can be slow, fail and count. Its clock is the
@@ -33,7 +35,7 @@ type records struct {
 
 var shop = Holder{Merchant: "shop", Role: API, Mode: Live}
 
-func (r *records) issue() (string, Digest) {
+func (r *records) issue() (secret.Text, Digest) {
 	token := NewToken(Live)
 	digest := DigestOf(token)
 	r.mu.Lock()
@@ -135,14 +137,14 @@ func directory(t *testing.T, test func(t *testing.T, d *Directory, r *records)) 
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := new(records)
-		d := NewDirectory(r, slog.New(slog.DiscardHandler))
+		d := NewDirectory(r, slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})))
 		defer d.Close()
 		test(t, d, r)
 	})
 }
 
 // want authenticates once and checks the answer and what it took.
-func want(t *testing.T, d *Directory, token string, ok bool) {
+func want(t *testing.T, d *Directory, token secret.Text, ok bool) {
 	t.Helper()
 	holder, got, err := d.Authenticate(t.Context(), token)
 	if err != nil || got != ok || got && holder != shop {
@@ -152,7 +154,7 @@ func want(t *testing.T, d *Directory, token string, ok bool) {
 
 var errAway = errors.New("the database is away")
 
-func wantError(t *testing.T, d *Directory, token string) {
+func wantError(t *testing.T, d *Directory, token secret.Text) {
 	t.Helper()
 	if holder, ok, err := d.Authenticate(t.Context(), token); err == nil || ok || holder != (Holder{}) {
 		t.Fatalf("Authenticate = %v, %t, %v; want an error", holder, ok, err)
@@ -176,8 +178,9 @@ func TestDirectory_Authenticate(t *testing.T) {
 		t.Parallel()
 		directory(t, func(t *testing.T, d *Directory, r *records) {
 			token, _ := r.issue()
-			for _, s := range []string{"", "merchant-demo", token[1:], token + "a", "sk_test_" + token[8:]} {
-				want(t, d, s, false)
+			text := token.Reveal()
+			for _, s := range []string{"", "merchant-demo", text[1:], text + "a", "sk_test_" + text[8:]} {
+				want(t, d, secret.New(s), false)
 			}
 			if n := r.finds(); n != 0 {
 				t.Errorf("%d questions", n)
@@ -266,7 +269,7 @@ func TestDirectory_Authenticate(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
 			r := new(records)
-			d := newDirectory(r, slog.New(slog.DiscardHandler), 3, 2)
+			d := newDirectory(r, slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})), 3, 2)
 			defer d.Close()
 			token, _ := r.issue()
 			want(t, d, token, true)
@@ -472,7 +475,7 @@ func TestDirectory_StoreAway(t *testing.T) {
 			time.Sleep(30 * time.Second)
 			d.Close()
 			if strings.Count(log.String(), "can not be refreshed") != 1 || strings.Count(log.String(), "refreshed again") != 1 ||
-				strings.Count(log.String(), "\n") != 2 || strings.Contains(log.String(), token) {
+				strings.Count(log.String(), "\n") != 2 || strings.Contains(log.String(), token.Reveal()) {
 				t.Errorf("the log:\n%s", log.String())
 			}
 		})

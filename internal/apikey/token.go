@@ -5,6 +5,8 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"strings"
+
+	"intentd/internal/secret"
 )
 
 const (
@@ -31,19 +33,20 @@ func prefix(m Mode) string {
 // NewToken returns a new token of that mode: its prefix, sk_live_ or sk_test_,
 // and 64 characters of a to z and 2 to 7, which are 256 random bits and a
 // checksum of prefix and bits. It panics on a mode that there is not.
-func NewToken(m Mode) string {
+func NewToken(m Mode) secret.Text {
 	if m != Live && m != Test {
 		panic("apikey: NewToken needs a mode, not " + string(m))
 	}
 	raw := make([]byte, randomBytes, randomBytes+checkBytes)
 	_, _ = rand.Read(raw) // never fails: it ends the process instead
-	return prefix(m) + encoding.EncodeToString(append(raw, checksum(m, raw)...))
+	return secret.New(prefix(m) + encoding.EncodeToString(append(raw, checksum(m, raw)...)))
 }
 
-// ParseToken tells whether NewToken could have made s, and in which mode. It is
+// ParseToken tells whether NewToken could have made token, and in which mode. It is
 // false for any text in which a character was mistyped, lost or left over,
 // without anybody having to be asked; but for one in 2^64 of those made up.
-func ParseToken(s string) (Mode, bool) {
+func ParseToken(token secret.Text) (Mode, bool) {
+	s := token.Reveal()
 	if len(s) != tokenLength {
 		return "", false
 	}

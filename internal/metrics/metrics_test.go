@@ -29,6 +29,7 @@ import (
 	"intentd/internal/intent/memintent"
 	"intentd/internal/metrics"
 	"intentd/internal/pgtest"
+	"intentd/internal/secret"
 	"intentd/internal/sweeper"
 )
 
@@ -70,12 +71,13 @@ func newService(o setup) *service {
 	if o.store != nil {
 		store = o.store(store)
 	}
-	holders := map[string]apikey.Holder{
-		"relayer": {Merchant: "chain-1", Role: apikey.Relayer, Mode: apikey.Live},
+	digestOf := func(token string) apikey.Digest { return apikey.DigestOf(secret.New(token)) }
+	holders := map[apikey.Digest]apikey.Holder{
+		digestOf("relayer"): {Merchant: "chain-1", Role: apikey.Relayer, Mode: apikey.Live},
 	}
 	for i := range 100 {
 		name := fmt.Sprint("shop-", i)
-		holders[name] = apikey.Holder{Merchant: name, Role: apikey.API, Mode: apikey.Live}
+		holders[digestOf(name)] = apikey.Holder{Merchant: name, Role: apikey.API, Mode: apikey.Live}
 	}
 	s.handler = api.New(api.Config{
 		Intents:       intent.New(store),

@@ -18,6 +18,7 @@ import (
 
 	"intentd/internal/apikey"
 	"intentd/internal/pgtest"
+	"intentd/internal/secret"
 )
 
 func TestMain(m *testing.M) {
@@ -42,7 +43,7 @@ func connect(t *testing.T, db, name, value string) *pgxpool.Pool {
 	return pool
 }
 
-func issue(t *testing.T, s *Store, h apikey.Holder, name string) (token string, key apikey.Key) {
+func issue(t *testing.T, s *Store, h apikey.Holder, name string) (token secret.Text, key apikey.Key) {
 	t.Helper()
 	token, key, err := apikey.Issue(t.Context(), s, h, name)
 	if err != nil {
@@ -51,7 +52,7 @@ func issue(t *testing.T, s *Store, h apikey.Holder, name string) (token string, 
 	return token, key
 }
 
-func find(t *testing.T, s *Store, tokens ...string) []apikey.Found {
+func find(t *testing.T, s *Store, tokens ...secret.Text) []apikey.Found {
 	t.Helper()
 	var digests []apikey.Digest
 	for _, token := range tokens {
@@ -185,7 +186,7 @@ func TestStore(t *testing.T) {
 					if err := s.Touch(t.Context(), []apikey.ID{keyA.ID, keyB.ID, keyA.ID, apikey.ID(uuid.Must(uuid.NewV7()))}); err != nil {
 						t.Fatal(err)
 					}
-					for _, token := range []string{a, b} {
+					for _, token := range []secret.Text{a, b} {
 						got := find(t, s, token)[0]
 						if !got.UsedToday || got.LastUsed.Before(before) || got.LastUsed.After(today()) || got.LastUsed.Location() != time.UTC {
 							t.Errorf("used on %v (today: %t), want %v", got.LastUsed, got.UsedToday, before)
@@ -337,7 +338,7 @@ func TestDirectory(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	s := New(connect(t, db.URL, "default_query_exec_mode", "exec"))
-	d := apikey.NewDirectory(s, slog.New(slog.DiscardHandler))
+	d := apikey.NewDirectory(s, slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})))
 	defer d.Close()
 	token, key := issue(t, s, shop, "")
 	if holder, ok, err := d.Authenticate(t.Context(), token); holder != shop || !ok || err != nil {
