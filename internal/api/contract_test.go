@@ -592,10 +592,12 @@ func TestContract_NoAnswer(t *testing.T) {
 		status       int
 		code, detail string
 		log          string
+		level        string
+		undone       string
 	}{
-		"Panic":       {func(context.Context) error { panic("panic: select * from payment_intents") }, 500, "internal", undoneDetail, "handler panicked"},
-		"Unknown":     {func(context.Context) error { return cause }, 503, "unavailable", undecidedDetail, cause.Error()},
-		"Unavailable": {func(context.Context) error { return fmt.Errorf("%w: %w", intent.ErrUnavailable, cause) }, 503, "unavailable", undecidedDetail, cause.Error()},
+		"Panic":       {func(context.Context) error { panic("panic: select * from payment_intents") }, 500, "internal", undoneDetail, "handler panicked", "ERROR", "panic"},
+		"Unknown":     {func(context.Context) error { return cause }, 503, "unavailable", undecidedDetail, cause.Error(), "ERROR", "withheld"},
+		"Unavailable": {func(context.Context) error { return fmt.Errorf("%w: %w", intent.ErrUnavailable, cause) }, 503, "unavailable", undecidedDetail, cause.Error(), "WARN", "withheld"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -617,7 +619,7 @@ func TestContract_NoAnswer(t *testing.T) {
 				lines := s.log.lines(t)
 				for _, a := range failed {
 					line := lines[a.header.Get("X-Request-Id")]
-					if line.Outcome != "fresh" || !strings.Contains(line.Error, tt.log) || (tt.status == 500) != strings.Contains(line.Stack, "ServeHTTP") {
+					if line.Level != tt.level || line.Undone != tt.undone || line.Outcome != "fresh" || !strings.Contains(line.Error, tt.log) || (tt.status == 500) != strings.Contains(line.Stack, "ServeHTTP") {
 						t.Errorf("log line = %+v", line)
 					}
 				}
@@ -797,6 +799,80 @@ func TestLog(t *testing.T) {
 		})
 	}
 }
+
+// TestLog_Gone: who hangs up makes no line that somebody is called for, and no
+// 5xx in the figures.
+func TestLog_Gone(t *testing.T) {
+	t.Parallel()
+	for name, give := range map[string]func(context.Context) error{
+		"Unknown":     func(ctx context.Context) error { return ctx.Err() },
+		"Unavailable": func(ctx context.Context) error { return fmt.Errorf("%w: %w", intent.ErrUnavailable, ctx.Err()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			begun := make(chan struct{})
+			statuses := make(chan int, 1)
+			s := stores["Memory"](t, setup{
+				observer: api.Observer{Request: func(_, _ string, status int, _ time.Duration) { statuses <- status }},
+				change: func(p *parts) {
+					p.intents = &gate{Store: p.intents, get: func(ctx context.Context) error {
+						close(begun)
+						<-ctx.Done()
+						return give(ctx)
+					}}
+				},
+			})
+			ctx, hangUp := context.WithCancel(t.Context())
+			r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.server.URL+intentsPath+"/pi_019ca9450a7b7c3d8e4f5a6b7c8d9e0f", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Header.Set("Authorization", "Bearer "+alice)
+			go func() {
+				<-begun
+				hangUp()
+			}()
+			if _, err := s.server.Client().Do(r); !errors.Is(err, context.Canceled) {
+				t.Errorf("Do = %v, want context.Canceled", err)
+			}
+			if got := <-statuses; got != 499 {
+				t.Errorf("the status in the figures is %d, want 499", got)
+			}
+			s.server.Close()
+			for _, line := range s.log.lines(t) {
+				if line.Status != 499 || line.Level != "INFO" || line.Error != "" {
+					t.Errorf("log line = %+v", line)
+				}
+			}
+		})
+	}
+}
+
+// TestLog_HalfAnAnswer: a panic behind the first byte is told as one, whatever
+// status was sent.
+func TestLog_HalfAnAnswer(t *testing.T) {
+	t.Parallel()
+	s := stores["Memory"](t, setup{})
+	broken := httptest.NewRecorder()
+	func() {
+		defer func() {
+			if v := recover(); v != http.ErrAbortHandler { //nolint:errorlint // net/http compares as well
+				t.Errorf("panic(%v), want http.ErrAbortHandler", v)
+			}
+		}()
+		s.handler.ServeHTTP(torn{broken}, httptest.NewRequest(http.MethodGet, "/healthz", nil))
+	}()
+	for _, line := range s.log.lines(t) {
+		if line.Status != 200 || line.Level != "ERROR" || !strings.Contains(line.Error, "torn") || line.Stack == "" {
+			t.Errorf("log line = %+v", line)
+		}
+	}
+}
+
+// torn is a client that what writes to it panics at.
+type torn struct{ http.ResponseWriter }
+
+func (torn) Write([]byte) (int, error) { panic("torn") }
 
 // A request id is the service's own: a client's could be a secret.
 func TestLog_RequestID(t *testing.T) {

@@ -124,7 +124,9 @@ type setup struct {
 	lease   time.Duration // 0: 30 s
 	limit   api.RateLimit
 	docsURL string
-	change  func(*parts)
+	// observer is told what becomes of requests.
+	observer api.Observer
+	change   func(*parts)
 }
 
 // stores are wired as the command wires them.
@@ -207,6 +209,7 @@ func newService(t *testing.T, o setup, p parts, db *pgtest.DB) *service {
 		Log:           slog.New(slog.NewJSONHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		RateLimit:     o.limit,
 		DocsURL:       o.docsURL,
+		Observer:      o.observer,
 	})
 	s.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
@@ -480,6 +483,7 @@ type logLine struct {
 	Role        string
 	Outcome     string
 	Fingerprint string
+	Undone      string
 	Error       string
 	Stack       string
 }
@@ -507,6 +511,44 @@ func (l *logBuffer) lines(t testing.TB) map[string]logLine {
 	}
 }
 
+// levels are the levels that the line of a request may have.
+func (l logLine) levels() []string {
+	switch {
+	case l.Status == http.StatusInternalServerError, l.Stack != "":
+		return []string{"ERROR"}
+	case l.Status == http.StatusServiceUnavailable: // the second for what the API does not know
+		return []string{"WARN", "ERROR"}
+	case l.Undone == "superseded":
+		return []string{"WARN"}
+	default:
+		return []string{"INFO"}
+	}
+}
+
+// members are what a line may have, in their order.
+var members = []string{
+	"time", "level", "msg", "method", "path", "status", "duration", "request_id",
+	"merchant", "role", "outcome", "fingerprint", "undone", "error", "stack",
+}
+
+// checkOrder checks that the members of each line stand in their order.
+func (l *logBuffer) checkOrder(t testing.TB) {
+	t.Helper()
+	for line := range strings.Lines(l.String()) {
+		at := -1
+		for _, m := range regexp.MustCompile(`[{,]"(\w+)":`).FindAllStringSubmatch(stringValue.ReplaceAllLiteralString(line, `:""`), -1) {
+			i := slices.Index(members, m[1])
+			if i <= at {
+				t.Errorf("%s stands where it does not belong: %s", m[1], line)
+			}
+			at = i
+		}
+	}
+}
+
+// stringValue is a member's value that is a JSON string.
+var stringValue = regexp.MustCompile(`:"(\\.|[^"\\])*"`)
+
 // checkLog holds the log of a whole test to the contract: one line for each
 // request, with what the client saw, and nothing secret in it.
 func (s *service) checkLog(t testing.TB) {
@@ -518,6 +560,12 @@ func (s *service) checkLog(t testing.TB) {
 	lines := s.log.lines(t)
 	if len(lines) != s.served {
 		t.Errorf("%d log lines for %d requests", len(lines), s.served)
+	}
+	s.log.checkOrder(t)
+	for _, line := range lines {
+		if !slices.Contains(line.levels(), line.Level) {
+			t.Errorf("a line of level %s, want %v: %+v", line.Level, line.levels(), line)
+		}
 	}
 	for _, a := range s.answers {
 		line, ok := lines[a.header.Get("X-Request-Id")]

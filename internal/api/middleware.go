@@ -23,11 +23,12 @@ type entry struct {
 	merchant    string // whose payment intents the request is about
 	role        apikey.Role
 	outcome     idempotency.Outcome
-	undone      idempotency.Undone
 	fingerprint string
-	err         error // why the answer is a 5xx or nothing was kept
-	unread      bool  // a body was announced, and not read to its end
-	move        move  // the zero one: no intent was moved
+	undone      idempotency.Undone // why the attempt came to nothing; 0: it did not, or there was none
+	err         error              // why the answer is a 5xx or nothing was kept
+	fault       bool               // that is a fault of ours, and not of what the service stands on
+	unread      bool               // a body was announced, and not read to its end
+	move        move               // the zero one: no intent was moved
 }
 
 // announced is a request's body that tells the entry when it has been read.
@@ -63,8 +64,19 @@ func (e *entry) fail(err error) {
 	}
 }
 
+// statusGone stands in log and figures for the answer to a client that has gone
+// and that the service stopped working for: nobody got it. The number is nginx's.
+const statusGone = 499
+
+// gone tells whether e failed for no other reason than that the client of ctx's
+// request hung up.
+func (e *entry) gone(ctx context.Context) bool {
+	return ctx.Err() != nil && errors.Is(e.err, context.Canceled)
+}
+
 // logged writes one line for each request, gives it an id, and turns a panic
-// into a 500.
+// into a 500. What net/http refuses by itself, as a header that is too long, does
+// not come here and has no line.
 func (s *server) logged(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
@@ -89,6 +101,9 @@ func (s *server) logged(next http.Handler) http.Handler {
 			if status == 0 {
 				status = http.StatusOK // as net/http does for a handler that wrote nothing
 			}
+			if e.gone(r.Context()) {
+				status, e.err, e.fault = statusGone, nil, false
+			}
 			took := time.Since(start)
 			route := chi.RouteContext(r.Context()).RoutePattern()
 			s.log(r, e, id, status, took)
@@ -108,7 +123,10 @@ func (s *server) logged(next http.Handler) http.Handler {
 	})
 }
 
-// log writes the line. What a client did is no error of ours, whatever it did.
+// log writes the line, its members always in this order. What a client did is no
+// error of ours, whatever it did: that is told as Info. Warn is for what passes by
+// itself and was nobody's mistake, such as a database that is away; Error for what
+// somebody has to mend here. docs/operations.md describes line and levels.
 func (s *server) log(r *http.Request, e *entry, id string, status int, took time.Duration) {
 	attrs := []slog.Attr{
 		slog.String("method", r.Method),
@@ -129,17 +147,21 @@ func (s *server) log(r *http.Request, e *entry, id string, status int, took time
 	if e.fingerprint != "" {
 		attrs = append(attrs, slog.String("fingerprint", e.fingerprint))
 	}
+	if e.undone != 0 {
+		attrs = append(attrs, slog.String("undone", e.undone.String()))
+	}
 	level := slog.LevelInfo
 	if e.err != nil {
 		level = slog.LevelWarn
 		attrs = append(attrs, slog.String("error", e.err.Error()))
 		var panicked *idempotency.PanicError
 		if errors.As(e.err, &panicked) {
+			e.fault = true
 			attrs = append(attrs, slog.String("stack", string(panicked.Stack)))
 		}
 	}
-	if status == http.StatusInternalServerError {
-		level = slog.LevelError
+	if e.fault {
+		level = slog.LevelError // whatever the status: in an attempt it is a 503, and half an answer may have been sent
 	}
 	s.Log.LogAttrs(context.WithoutCancel(r.Context()), level, "request", attrs...)
 }

@@ -16,7 +16,7 @@ type Observer struct {
 	// Request is told of each request once its answer is written. route is the
 	// pattern in routes.go that the path matched, "" for none and for a method
 	// that the path does not have; method is as it was sent, and status as it
-	// was answered.
+	// was answered, or 499 where the client had gone before there was an answer.
 	Request func(route, method string, status int, took time.Duration)
 	// Claim is told what idempotency.Options.Observe is.
 	Claim func(idempotency.Event)

@@ -114,7 +114,9 @@ func problemOf(err error) *problem {
 func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	p := problemOf(err)
 	if p.status >= http.StatusInternalServerError {
-		entryOf(r).fail(err)
+		e := entryOf(r)
+		e.fail(err)
+		e.fault = e.fault || p.status == http.StatusInternalServerError
 		if idempotency.Withhold(r.Context(), err) {
 			return
 		}
