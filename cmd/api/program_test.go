@@ -152,6 +152,34 @@ func TestParseConfig(t *testing.T) {
 		}
 	})
 
+	t.Run("ShowsNoSecret", func(t *testing.T) {
+		t.Parallel()
+		c, err := parseConfig([]string{
+			"DATABASE_URL=postgres://u:s3cr3t@h/d", "IDEMPOTENCY_STORE=redis", "REDIS_URL=redis://:s3cr3t@h", "API_DEMO_KEYS=shop=s3cr3t",
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var shown strings.Builder
+		for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x"} {
+			fmt.Fprintf(&shown, verb+verb+verb, c, &c, database{url: c.DatabaseURL})
+		}
+		for _, format := range []string{formatText, formatJSON} {
+			newLogger(config{LogFormat: format}, &shown).Info("config", "config", c, "url", c.DatabaseURL)
+		}
+		other := c
+		other.DatabaseURL, other.RedisURL = secret.New("s3cr3t"), secret.New("s3cr3t")
+		shown.WriteString(cmp.Diff(c, other))
+		for _, form := range []string{"s3cr3t", fmt.Sprintf("%x", "s3cr3t")} {
+			if strings.Contains(shown.String(), form) {
+				t.Errorf("a secret is shown:\n%s", shown.String())
+			}
+		}
+		if !strings.Contains(shown.String(), secret.Mark) {
+			t.Errorf("no secret is marked:\n%s", shown.String())
+		}
+	})
+
 	t.Run("DemoKeys", func(t *testing.T) {
 		t.Parallel()
 		c, err := parseConfig([]string{"API_DEMO_KEYS=merchant-demo, shop=tok==,shop=second:api,chainwatch:listener,fast=relay+:relayer,me=op:operator,shop=second"})
@@ -259,6 +287,66 @@ func TestParseConfig(t *testing.T) {
 	})
 }
 
+// TestRun_WrongURLs: whatever is wrong with a URL, what the program says of it has
+// no part of its password. Nobody listens where they lead to.
+func TestRun_WrongURLs(t *testing.T) {
+	t.Parallel()
+	const refused, away = 2, 1
+	for url, want := range map[string]int{
+		"postgres://u:s3cr3t@127.0.0.1:1/d":                   away,
+		"postgres://:s3cr3t@127.0.0.1:1/d":                    away,
+		"postgres://u:s3cr3t:x@127.0.0.1:1/d":                 away,
+		"postgres://127.0.0.1:1/d?user=u&password=s3cr3t":     away,
+		"postgres://u:x@127.0.0.1:1/d?password=p@s3cr3t":      away,
+		"host=127.0.0.1 port=1 user=u password=s3cr3t":        away,
+		"host=127.0.0.1 port=1 user=u password=a://b@s3cr3t/": away,
+		"s3cr3t":                                                          refused,
+		"postgres://u:s3cr3t/x@127.0.0.1:1/d":                             refused,
+		"postgres://u:1/s3cr3t@127.0.0.1/d":                               refused,
+		"postgres://u:1?s3cr3t@127.0.0.1/d":                               refused,
+		"postgres://u:1?a=s3cr3t@127.0.0.1/d":                             refused,
+		"postgres://u:1#s3cr3t@127.0.0.1/d":                               refused,
+		"postgres://u:s3cr3t%zz@127.0.0.1:1/d":                            refused,
+		"postgres://u:p s3cr3t@127.0.0.1:1/d":                             refused,
+		"postgres://u:s3cr3t@[bad":                                        refused,
+		"postgres://u:s3cr3t@127.0.0.1:99999/d":                           refused,
+		"postgres://u:s3cr3t@127.0.0.1:1:1/d":                             refused,
+		"postgres://u:x@127.0.0.1:1/d?sslmode=s3cr3t":                     refused,
+		"postgres://u:x@127.0.0.1:1/d?sslrootcert=/s3cr3t":                refused,
+		"postgres://u:x@127.0.0.1:1/d?connect_timeout=s3cr3t":             refused,
+		"postgres://u:x@127.0.0.1:1/d?default_query_exec_mode=s3cr3t":     refused,
+		"postgres://u:x@127.0.0.1:1/d?service=s3cr3t":                     refused,
+		"postgres:u:s3cr3t@127.0.0.1:1/d":                                 refused,
+		"http://u:s3cr3t@127.0.0.1:1/d":                                   refused,
+		"jdbc:postgresql://u:s3cr3t@127.0.0.1:1/d?sslmode=disable":        refused,
+		`"postgres://u:s3cr3t@127.0.0.1:1/d?sslmode=disable"`:             refused,
+		"host=127.0.0.1 port=1 password='s3cr3t":                          refused,
+		"host=127.0.0.1 port=1 password=x s3cr3t":                         refused,
+		"host=127.0.0.1 port=s3cr3t":                                      refused,
+		"host=127.0.0.1 port=1 password=x sslmode=s3cr3t user=u dbname=d": refused,
+	} {
+		for _, command := range [][]string{{"migrate", "version"}, {"keys", "list"}} {
+			code, out, diag := call(t, []string{"DATABASE_URL=" + url}, command...)
+			if code != want || secrettest.Known(out+diag) {
+				t.Errorf("%q with DATABASE_URL=%s: exit code %d, want %d: %s%s", command, url, code, want, out, diag)
+			}
+		}
+	}
+	for _, url := range []string{
+		"s3cr3t", "u:s3cr3t@h", "http://u:s3cr3t@h", "redis://:s3cr3t/x@h", "redis://:1/s3cr3t@h", "redis://:1?s3cr3t@h", "redis://:1?db=s3cr3t@h", "redis://:1#s3cr3t@h",
+		"redis://:s3cr3t%zz@h", "redis://:s3cr3t@[bad", "redis://:x@h/s3cr3t", "redis://:x@h?db=s3cr3t", "unix://u:s3cr3t/x@/none.sock", `"redis://:s3cr3t@h"`,
+	} {
+		if code, _, diag := call(t, []string{"REDIS_URL=" + url, "DATABASE_URL=postgres://127.0.0.1:1/"}, "migrate", "version"); code != refused || secrettest.Known(diag) {
+			t.Errorf("REDIS_URL=%s: exit code %d: %s", url, code, diag)
+		}
+	}
+	for _, args := range [][]string{{"postgres://u:s3cr3t@h/d"}, {"migrate", "postgres://u:s3cr3t@h/d"}, {"migrate", "up", "s3cr3t"}, {"keys", "s3cr3t"}, {"keys", "revoke", "s3cr3t"}, {"keys", "list", "s3cr3t"}} {
+		if code, _, diag := call(t, []string{"API_STORE=memory"}, args...); code != refused || secrettest.Known(diag) {
+			t.Errorf("%q: exit code %d: %s", args, code, diag)
+		}
+	}
+}
+
 func TestReplica_Log(t *testing.T) {
 	t.Parallel()
 	r := startOn(t, pgtest.New(t))
@@ -268,6 +356,11 @@ func TestReplica_Log(t *testing.T) {
 	r.postAs(otherToken, key, with("amount", `"999000000"`))
 	r.postAs("nobodys-"+secrettest.Word, key, example)
 	r.get("/v1/payment_intents/nothing?secret=a-query")
+	// net/http refuses this one by itself: it has no line, and is nothing to warn of.
+	long := r.do(http.MethodGet, "/v1/payment_intents", "", "X-Long", strings.Repeat("x", 100<<10))
+	if long.status != http.StatusRequestHeaderFieldsTooLarge || long.header.Get("X-Request-Id") != "" {
+		t.Errorf("a header of 100 KiB: %v", long)
+	}
 	r.stop(t)
 
 	type line struct {
@@ -301,6 +394,11 @@ func TestReplica_Log(t *testing.T) {
 	}
 	if len(ids) != len(want) || ids[nil] {
 		t.Errorf("request ids: %v", ids)
+	}
+	for _, line := range r.log.lines() {
+		if level := line["level"]; level != "INFO" && level != "DEBUG" {
+			t.Errorf("level %v for what clients did: %v", level, line)
+		}
 	}
 	for _, secret := range []string{key, secrettest.Word, "a-query"} {
 		if strings.Contains(r.log.String(), secret) {

@@ -79,7 +79,8 @@ func launchProgram(t *testing.T, program string, env ...string) *replica {
 	r.cmd.Env = append([]string{
 		"PATH=" + os.Getenv("PATH"), "PG_BINDIR=" + os.Getenv("PG_BINDIR"), "HOME=" + os.Getenv("HOME"),
 		asMain + "=1", "API_ADDR=127.0.0.1:0", "ADMIN_ADDR=127.0.0.1:0", "API_DEMO_KEYS=" + merchant + "=" + token + ",other-merchant=" + otherToken, "LOG_FORMAT=json", "LOG_LEVEL=debug",
-		"SHUTDOWN_TIMEOUT=6s", // a fifteenth of it passes before the listener closes
+		"PGPASSWORD=" + secrettest.Word, // where DATABASE_URL has none; a private server asks for none
+		"SHUTDOWN_TIMEOUT=6s",           // a fifteenth of it passes before the listener closes
 	}, env...)
 	for _, kv := range env {
 		if dir, ok := strings.CutPrefix(kv, "PWD="); ok {
