@@ -35,6 +35,8 @@ type backend struct {
 	// apiKeys knows the keys that the commands make; nil in memory, where no
 	// command could make any.
 	apiKeys apikey.Authenticator
+	// lookups has an observer told of how apiKeys finds keys; nil in memory.
+	lookups func(observe func(apikey.Lookup))
 	// prepare returns when the store can be used, or ctx has ended.
 	prepare func(ctx context.Context)
 	// ready says why the store can not be used now, or nil.
@@ -112,6 +114,7 @@ func postgresBackend(ctx context.Context, c config, log *slog.Logger, db *databa
 	}
 	return &backend{
 		apiKeys: apiKeys,
+		lookups: apiKeys.Observed,
 		intents: pgintent.New(pool, func(ctx context.Context) (pgintent.Tx, bool) {
 			return pgidem.FromContext(ctx)
 		}),

@@ -182,6 +182,9 @@ func serve(ctx context.Context, c config, log *slog.Logger, listening func(net.A
 	if backend.groups != nil {
 		backend.groups(figures.CommitGroups())
 	}
+	if backend.lookups != nil {
+		backend.lookups(figures.KeyLookup)
+	}
 	intents := intent.New(backend.intents)
 	handler := api.New(api.Config{
 		Intents:       intents,

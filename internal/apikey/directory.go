@@ -75,6 +75,8 @@ type Directory struct {
 	store Store
 	log   *slog.Logger
 
+	observe func(Lookup) // of Observed; never nil
+
 	slots *semaphore.Weighted
 	ctx   context.Context // ends with Close
 	end   context.CancelFunc
@@ -89,6 +91,33 @@ type Directory struct {
 	// The loop's own.
 	failing    bool      // the last refresh failed
 	touchAfter time.Time // not before
+}
+
+// Lookup is how a Directory came to its answer about a token.
+type Lookup uint8
+
+// The ways. What is no token at all is Refused.
+const (
+	Cached  Lookup = iota + 1 // a key in force, as it was remembered
+	Asked                     // a key in force, as the store said while the request waited
+	Refused                   // nobody's token, or one that was revoked, remembered or asked for
+	Failed                    // it could not be told
+)
+
+// String returns the way as it stands in metrics.
+func (l Lookup) String() string {
+	switch l {
+	case Cached:
+		return "cached"
+	case Asked:
+		return "asked"
+	case Refused:
+		return "refused"
+	case Failed:
+		return "failed"
+	default:
+		return "none"
+	}
 }
 
 // entry is a key in force.
@@ -118,7 +147,7 @@ func NewDirectory(store Store, log *slog.Logger) *Directory {
 }
 
 func newDirectory(store Store, log *slog.Logger, known, unknown int) *Directory {
-	d := &Directory{store: store, log: log, slots: semaphore.NewWeighted(lookups), flights: make(map[Digest]*flight)}
+	d := &Directory{store: store, log: log, observe: func(Lookup) {}, slots: semaphore.NewWeighted(lookups), flights: make(map[Digest]*flight)}
 	// Both fail for sizes below 1 only.
 	d.known, _ = simplelru.NewLRU[Digest, *entry](known, nil)
 	d.unknown, _ = simplelru.NewLRU[Digest, time.Time](unknown, nil)
@@ -126,6 +155,10 @@ func newDirectory(store Store, log *slog.Logger, known, unknown int) *Directory 
 	d.busy.Go(d.loop)
 	return d
 }
+
+// Observed has observe told of each call of Authenticate, once it has its answer.
+// observe must be quick and safe for concurrent use. Call it before Authenticate.
+func (d *Directory) Observed(observe func(Lookup)) { d.observe = observe }
 
 // Close ends the work in the background, running lookups included, and returns
 // when nothing of it is left. Afterwards only what is remembered is answered.
@@ -140,8 +173,14 @@ func (d *Directory) Close() {
 // Authenticate implements Authenticator. It waits for the store no longer than
 // ctx lasts; who else waits for the same answer is not disturbed by that.
 func (d *Directory) Authenticate(ctx context.Context, token secret.Text) (Holder, bool, error) {
+	holder, how, err := d.authenticate(ctx, token)
+	d.observe(how)
+	return holder, how == Cached || how == Asked, err
+}
+
+func (d *Directory) authenticate(ctx context.Context, token secret.Text) (Holder, Lookup, error) {
 	if _, ok := ParseToken(token); !ok {
-		return Holder{}, false, nil
+		return Holder{}, Refused, nil
 	}
 	digest := DigestOf(token)
 	now := time.Now()
@@ -151,20 +190,27 @@ func (d *Directory) Authenticate(ctx context.Context, token secret.Text) (Holder
 		e.used = now
 		holder := e.key.Holder
 		d.mu.Unlock()
-		return holder, true, nil
+		return holder, Cached, nil
 	}
 	if asked, ok := d.unknown.Get(digest); ok && now.Sub(asked) < oldest {
 		d.mu.Unlock()
-		return Holder{}, false, nil
+		return Holder{}, Refused, nil
 	}
 	f := d.lookup(digest)
 	d.mu.Unlock()
 
 	select {
 	case <-f.done:
-		return f.holder, f.found, f.err
+		switch {
+		case f.err != nil:
+			return Holder{}, Failed, f.err
+		case !f.found:
+			return Holder{}, Refused, nil
+		default:
+			return f.holder, Asked, nil
+		}
 	case <-ctx.Done():
-		return Holder{}, false, fmt.Errorf("look up an API key: %w", context.Cause(ctx))
+		return Holder{}, Failed, fmt.Errorf("look up an API key: %w", context.Cause(ctx))
 	}
 }
 

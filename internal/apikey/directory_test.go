@@ -408,6 +408,36 @@ func TestDirectory_Revocation(t *testing.T) {
 	})
 }
 
+func TestDirectory_Observed(t *testing.T) {
+	t.Parallel()
+	directory(t, func(t *testing.T, d *Directory, r *records) {
+		var told []Lookup
+		d.Observed(func(l Lookup) { told = append(told, l) })
+		token, digest := r.issue()
+		nobodys := NewToken(Live)
+		want(t, d, token, true)
+		want(t, d, token, true)
+		want(t, d, nobodys, false)
+		want(t, d, nobodys, false)
+		want(t, d, secret.New("no-token"), false)
+		r.set(0, errAway)
+		wantError(t, d, NewToken(Live))
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		r.set(time.Second, nil)
+		if _, _, err := d.Authenticate(ctx, NewToken(Live)); !errors.Is(err, context.Canceled) {
+			t.Errorf("Authenticate = %v, want context.Canceled", err)
+		}
+		r.set(0, nil)
+		r.revoke(digest)
+		time.Sleep(oldest + round)
+		want(t, d, token, false)
+		if got := fmt.Sprint(told); got != "[asked cached refused refused refused failed failed refused]" {
+			t.Errorf("told %s", got)
+		}
+	})
+}
+
 func TestDirectory_StoreAway(t *testing.T) {
 	t.Parallel()
 

@@ -22,6 +22,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"intentd/internal/apikey"
 	"intentd/internal/idempotency"
 	"intentd/internal/intent"
 	"intentd/internal/sweeper"
@@ -51,6 +52,7 @@ type Metrics struct {
 	moved    children[moveKey, prometheus.Counter]
 	limited  prometheus.Counter
 	sweeps   children[string, sweepSeries]
+	lookups  []prometheus.Counter // by apikey.Lookup, of which 0 is none
 }
 
 // requestKey is what the requests are told apart by. Every member has few values.
@@ -91,6 +93,7 @@ func New(version string) *Metrics {
 	m.ofIdempotency()
 	m.ofIntents()
 	m.ofSweeper()
+	m.ofKeys()
 	return m
 }
 
@@ -168,6 +171,15 @@ func (m *Metrics) ofSweeper() {
 	}
 }
 
+func (m *Metrics) ofKeys() {
+	lookups := m.counter("api_key", "lookups_total",
+		"API keys looked up, by how: cached, asked (a request waited for the database), refused or failed.", "result")
+	m.lookups = []prometheus.Counter{nil}
+	for l := apikey.Cached; l <= apikey.Failed; l++ {
+		m.lookups = append(m.lookups, lookups.WithLabelValues(l.String()))
+	}
+}
+
 // taskOf is a job of the sweeper's as a label has it. The label is not called
 // job, which is Prometheus's own name for what it scrapes.
 func taskOf(job string) string { return strings.ReplaceAll(job, " ", "_") }
@@ -219,6 +231,14 @@ func (m *Metrics) Moved(to intent.State, by intent.Actor, n int) {
 
 // Limited counts a request that was refused because its holder sent too many.
 func (m *Metrics) Limited() { m.limited.Inc() }
+
+// KeyLookup counts an API key that was looked up. Demo keys, which are not, do
+// not count.
+func (m *Metrics) KeyLookup(l apikey.Lookup) {
+	if l != 0 && int(l) < len(m.lookups) {
+		m.lookups[l].Inc()
+	}
+}
 
 // Swept counts a round of the sweeper's.
 func (m *Metrics) Swept(r sweeper.Round) {

@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,6 +28,7 @@ import (
 	"intentd/internal/idempotency/pgidem"
 	"intentd/internal/intent"
 	"intentd/internal/intent/memintent"
+	"intentd/internal/intent/pgintent"
 	"intentd/internal/metrics"
 	"intentd/internal/pgtest"
 	"intentd/internal/secret"
@@ -71,7 +73,6 @@ func newService(o setup) *service {
 	if o.store != nil {
 		store = o.store(store)
 	}
-	digestOf := func(token string) apikey.Digest { return apikey.DigestOf(secret.New(token)) }
 	holders := map[apikey.Digest]apikey.Holder{
 		digestOf("relayer"): {Merchant: "chain-1", Role: apikey.Relayer, Mode: apikey.Live},
 	}
@@ -86,15 +87,22 @@ func newService(o setup) *service {
 		Ready:         func(context.Context) error { return nil },
 		Log:           slog.New(slog.DiscardHandler),
 		RateLimit:     o.limit,
-		Observer: api.Observer{
-			Request: s.figures.Request,
-			Claim:   s.figures.Claim,
-			Moved:   func(to intent.State, by intent.Actor) { s.figures.Moved(to, by, 1) },
-			Limited: s.figures.Limited,
-		},
+		Observer:      observer(s.figures),
 	})
 	return s
 }
+
+// observer is wired as the command wires it.
+func observer(m *metrics.Metrics) api.Observer {
+	return api.Observer{
+		Request: m.Request,
+		Claim:   m.Claim,
+		Moved:   func(to intent.State, by intent.Actor) { m.Moved(to, by, 1) },
+		Limited: m.Limited,
+	}
+}
+
+func digestOf(token string) apikey.Digest { return apikey.DigestOf(secret.New(token)) }
 
 // call is a request; the zero one is a create by shop-1.
 type call struct{ method, path, key, token, body string }
@@ -744,6 +752,111 @@ func TestMetrics_Process(t *testing.T) {
 			t.Errorf("no %q in:\n%s", want, text)
 		}
 	}
+}
+
+func TestMetrics_KeyLookup(t *testing.T) {
+	t.Parallel()
+	m := metrics.New("")
+	for n, l := range []apikey.Lookup{apikey.Cached, apikey.Asked, apikey.Refused, apikey.Failed} {
+		for range n + 1 {
+			m.KeyLookup(l)
+		}
+	}
+	m.KeyLookup(0)
+	m.KeyLookup(apikey.Failed + 1)
+	got := samples(t, m)
+	for n, result := range []string{"cached", "asked", "refused", "failed"} {
+		if name := fmt.Sprintf("intentd_api_key_lookups_total{result=%q}", result); got[name] != float64(n+1) {
+			t.Errorf("%s = %v, want %d", name, got[name], n+1)
+		}
+	}
+}
+
+// BenchmarkObservers is what a create costs with figures and without, side by
+// side: each way makes a round of creates, and the next round is the other's, in
+// an order that is turned round each time. It reports the median round of each,
+// for one create, and by how much the one is dearer.
+func BenchmarkObservers(b *testing.B) {
+	for _, bb := range []struct {
+		name     string
+		parallel int // of a round, all at once
+		open     func(*testing.B) (intent.Store, idempotency.Store)
+	}{
+		{"Postgres/alone", 1, onPostgres},
+		{"Postgres/parallel=64", 64, onPostgres},
+		{"Memory/alone", 1, func(*testing.B) (intent.Store, idempotency.Store) {
+			return memintent.New(time.Now, func(ctx context.Context) (memintent.Joined, bool) { return memidem.FromContext(ctx) }),
+				memidem.New(time.Hour, time.Minute, time.Now)
+		}},
+	} {
+		b.Run(bb.name, func(b *testing.B) {
+			intents, keys := bb.open(b)
+			var ways [2]*side // without, with
+			for i, o := range []api.Observer{{}, observer(metrics.New(""))} {
+				ways[i] = &side{handler: api.New(api.Config{
+					Intents: intent.New(intents), Idempotency: keys, Observer: o,
+					Authenticator: apikey.NewStatic(map[apikey.Digest]apikey.Holder{digestOf("shop-1"): {Merchant: "shop-1", Role: apikey.API, Mode: apikey.Live}}),
+					Ready:         func(context.Context) error { return nil }, Log: slog.New(slog.DiscardHandler),
+				})}
+			}
+			for n := 0; b.Loop(); n++ {
+				ways[n%2].round(b, bb.parallel, 2*n)
+				ways[1-n%2].round(b, bb.parallel, 2*n+1)
+			}
+			without, with := ways[0].median()/float64(bb.parallel), ways[1].median()/float64(bb.parallel)
+			b.ReportMetric(without, "ns-without/op")
+			b.ReportMetric(with, "ns-with/op")
+			b.ReportMetric((with/without-1)*100, "%-dearer")
+		})
+	}
+}
+
+// side is one way of the two, and how long its rounds took.
+type side struct {
+	handler http.Handler
+	took    []time.Duration
+}
+
+func (s *side) round(b *testing.B, parallel, n int) {
+	requests := make([]*http.Request, parallel)
+	for i := range requests {
+		requests[i] = httptest.NewRequest(http.MethodPost, "/v1/payment_intents", strings.NewReader(example))
+		requests[i].Header.Set("Authorization", "Bearer shop-1")
+		requests[i].Header.Set("Idempotency-Key", fmt.Sprintf("%d-%d", n, i))
+	}
+	var all sync.WaitGroup
+	begin := time.Now()
+	for _, r := range requests {
+		all.Go(func() {
+			w := httptest.NewRecorder()
+			if s.handler.ServeHTTP(w, r); w.Code != http.StatusCreated {
+				b.Errorf("answered %d: %s", w.Code, w.Body)
+			}
+		})
+	}
+	all.Wait()
+	s.took = append(s.took, time.Since(begin))
+}
+
+func (s *side) median() float64 {
+	slices.Sort(s.took)
+	return float64(s.took[len(s.took)/2])
+}
+
+func onPostgres(b *testing.B) (intent.Store, idempotency.Store) {
+	db := pgtest.New(b)
+	c, err := pgxpool.ParseConfig(db.URL)
+	if err != nil {
+		b.Fatal(err)
+	}
+	pgidem.Configure(c)
+	pool, err := pgxpool.NewWithConfig(context.Background(), c)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(pool.Close)
+	return pgintent.New(pool, func(ctx context.Context) (pgintent.Tx, bool) { return pgidem.FromContext(ctx) }),
+		pgidem.New(pool, time.Hour, time.Minute).WithCommitters(2)
 }
 
 // BenchmarkRequest is what a create costs more than without figures.
