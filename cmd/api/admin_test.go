@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"intentd/internal/apikey"
 	"intentd/internal/pgtest"
 )
 
@@ -56,6 +57,7 @@ func TestReplica_Admin(t *testing.T) {
 
 	r.post("K", example)
 	r.post("K", example)
+	r.postAs(apikey.NewToken(apikey.Live).Reveal(), "K", example)
 	// One that is due at once.
 	r.post("L", with("expires_in_seconds", "1"))
 	const canceled = `intentd_intents_moved_total{actor="system",state="canceled"} 1`
@@ -75,6 +77,7 @@ func TestReplica_Admin(t *testing.T) {
 		"intentd_rate_limited_requests_total 0",
 		"intentd_idempotency_lone_attempts_total 2",
 		"intentd_idempotency_commit_group_attempts_count 0",
+		`intentd_api_key_lookups_total{result="refused"} 1`,
 	} {
 		if !strings.Contains(text, line+"\n") {
 			t.Errorf("no line %s in:\n%s", line, text)
