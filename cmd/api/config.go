@@ -200,7 +200,7 @@ func endsItsHost(text string) bool {
 		authority, tail = rest[:i], rest[i:]
 	}
 	path, query, _ := strings.Cut(tail, "?")
-	if strings.Contains(tail, "#") || strings.Contains(path, "@") {
+	if strings.Contains(path, "@") {
 		return false
 	}
 	for pair := range strings.SplitSeq(query, "&") {
