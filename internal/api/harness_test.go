@@ -527,7 +527,7 @@ func (l logLine) levels() []string {
 
 // members are what a line may have, in their order.
 var members = []string{
-	"time", "level", "msg", "method", "path", "status", "duration", "request_id",
+	"time", "level", "msg", "method", "path", "status", "duration", "request_id", "trace_id",
 	"merchant", "role", "outcome", "fingerprint", "undone", "error", "stack",
 }
 
