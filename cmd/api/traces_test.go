@@ -127,7 +127,7 @@ func (s span) attribute(name string) string { return attributes(s.GetAttributes(
 // out.
 func tree(spans []span, parent []byte, indent string) string {
 	slices.SortStableFunc(spans, func(a, b span) int {
-		return int(a.GetStartTimeUnixNano()) - int(b.GetStartTimeUnixNano()) //nolint:gosec // all of one test
+		return int(a.GetStartTimeUnixNano()) - int(b.GetStartTimeUnixNano())
 	})
 	var b strings.Builder
 	for _, s := range spans {

@@ -120,7 +120,7 @@ func (c *client) send(ctx context.Context, body []byte) (wanted time.Duration, a
 		again = true
 	}
 	if seconds, err := strconv.ParseUint(resp.Header.Get("Retry-After"), 10, 16); err == nil {
-		wanted = time.Duration(seconds) * time.Second //nolint:gosec // 16 bits
+		wanted = time.Duration(seconds) * time.Second
 	}
 	return wanted, again, fmt.Errorf("the collector answered %s", resp.Status)
 }

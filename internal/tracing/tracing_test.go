@@ -135,7 +135,7 @@ func TestTraces_Handler(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		resp.Body.Close()
+		_ = resp.Body.Close()
 	})
 }
 
@@ -159,7 +159,7 @@ func TestStore_Spans(t *testing.T) {
 		}
 		return tell(spans)
 	}
-	claim := func(t *testing.T, ctx context.Context, s idempotency.Store, fp idempotency.Fingerprint) idempotency.Claim { //nolint:revive // t comes first in tests
+	claim := func(t *testing.T, ctx context.Context, s idempotency.Store, fp idempotency.Fingerprint) idempotency.Claim {
 		t.Helper()
 		c, err := s.Claim(ctx, id, fp)
 		if err != nil {

@@ -26,7 +26,8 @@ func traced(spans []trace.Span, span trace.Span) []trace.Span {
 
 // together begins the span of one pipeline of a group. It is no member's child,
 // since it is the work of all: it has a trace of its own, links to the members'
-// spans, and they to it. There is none where no member's is recorded.
+// spans, and they to it. There is none where no member's is recorded. ctx is the
+// group's.
 func together(ctx context.Context, name string, size int, members []trace.Span) (context.Context, trace.Span) {
 	if len(members) == 0 {
 		return ctx, noop.Span{}
@@ -37,7 +38,7 @@ func together(ctx context.Context, name string, size int, members []trace.Span) 
 	}
 	sizeOf := attribute.Int("idempotency.group.size", size)
 	ctx, span := members[0].TracerProvider().Tracer("intentd/internal/idempotency/pgidem").Start(ctx, name,
-		trace.WithNewRoot(), trace.WithLinks(links...), trace.WithAttributes(sizeOf))
+		trace.WithLinks(links...), trace.WithAttributes(sizeOf))
 	for _, m := range members {
 		m.SetAttributes(sizeOf)
 		m.AddLink(trace.Link{SpanContext: span.SpanContext()})
