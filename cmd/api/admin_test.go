@@ -140,8 +140,8 @@ func TestReplica_AdminInMemory(t *testing.T) {
 			t.Errorf("no line %s in:\n%s", line, text)
 		}
 	}
-	if strings.Contains(text, "intentd_db_pool") {
-		t.Errorf("figures of a pool that is not there:\n%s", text)
+	if strings.Contains(text, "intentd_db_pool") || strings.Contains(text, "commit_group") {
+		t.Errorf("figures of what is not there:\n%s", text)
 	}
 }
 
