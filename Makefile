@@ -97,9 +97,10 @@ openapi-lint: export REDOCLY_SUPPRESS_UPDATE_NOTICE = true
 openapi-lint: $(REDOCLY) ## check openapi.yaml by the rules of redocly.yaml (needs Node.js and npm)
 	$(REDOCLY)/node_modules/.bin/redocly lint openapi.yaml
 
-alerts-test: ## check Prometheus's configuration and each alert of deploy/prometheus (needs promtool)
-	promtool check config deploy/prometheus/prometheus.yml
+alerts-test: ## check deploy/prometheus, each alert, and each query of the dashboard on a service at work (needs prometheus)
+	promtool check config deploy/prometheus/prometheus.yml deploy/prometheus/compose.yml
 	promtool test rules deploy/prometheus/alerts_test.yml
+	go test -tags prometheus -run '^TestDashboard$$' -count=1 ./cmd/api
 
 vuln: $(GOVULNCHECK) ## look for known vulnerabilities in what is called (asks vuln.go.dev; GOVULNDB=url another)
 	$(abspath $(GOVULNCHECK)) $(if $(GOVULNDB),-db $(GOVULNDB)) -test ./...
