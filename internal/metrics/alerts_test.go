@@ -13,7 +13,7 @@ func TestAlerts(t *testing.T) {
 	t.Parallel()
 	read := func(name string) string {
 		t.Helper()
-		text, err := os.ReadFile("../../deploy/prometheus/" + name)
+		text, err := os.ReadFile("../../" + name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -24,7 +24,8 @@ func TestAlerts(t *testing.T) {
 		name, _, _ = strings.Cut(name, "{")
 		known[name] = true
 	}
-	rules, tests := read("alerts.yml"), read("alerts_test.yml")
+	rules, tests := read("deploy/prometheus/alerts.yml"), read("deploy/prometheus/alerts_test.yml")
+	runbook := read("docs/operations.md")
 	names := regexp.MustCompile(`intentd_[a-z_]+`).FindAllString(rules+tests, -1)
 	if len(names) < 10 {
 		t.Fatalf("found %q only", names)
@@ -36,13 +37,16 @@ func TestAlerts(t *testing.T) {
 	}
 
 	alerts := strings.Split(rules, "- alert: ")[1:]
-	if len(alerts) < 7 {
+	if len(alerts) < 8 {
 		t.Fatalf("%d alerts", len(alerts))
 	}
 	for _, alert := range alerts {
 		name, _, _ := strings.Cut(alert, "\n")
 		if want := "runbook_url: docs/operations.md#" + strings.ToLower(name) + "\n"; !strings.Contains(alert, want) {
 			t.Errorf("%s has no %s", name, want)
+		}
+		if !strings.Contains(runbook, "\n### "+name+"\n") {
+			t.Errorf("the runbook has no section %s", name)
 		}
 		for _, kind := range []string{" fires", " does not fire"} {
 			if !strings.Contains(tests, "- name: "+name+kind) {
