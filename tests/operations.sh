@@ -150,6 +150,27 @@ sql "$main" intentd postgres "select key, expires_at - created_at from idempoten
 [ "$(cat "$work/ttl")" = $'order-1|1 day\nshort-1|01:00:00' ] || fail 'a record keeps the lifetime that it was made with'
 ok 'another IDEMPOTENCY_TTL holds for new records only'
 
+step 'what is asked at night'
+# The runbook's own statements, while somebody holds a table.
+asked() { sed -n "/^### $1\$/,/^### /{/^\`\`\`sql/,/^\`\`\`\$/{/^\`\`\`/!p}}" docs/operations.md; }
+blocked=$(asked IntentdServerErrors)
+sessions=$(sed -nE 's/^\$ psql -d intentd -c "(.*pg_stat_activity.*)"$/\1/p' docs/operations.md)
+[ -n "$blocked" ] && [ -n "$sessions" ] || fail 'the runbook has them'
+pg psql -X -h "$main.run" -d intentd -U postgres -c 'begin; lock table payment_intents in access exclusive mode; select pg_sleep(60)' >/dev/null 2>&1 &
+holder=$!
+locked() { [ "$(sql "$main" intentd postgres "select count(*) from pg_locks where mode = 'AccessExclusiveLock' and relation = 'payment_intents'::regclass and granted")" = 1 ]; }
+eventually 10 locked
+create stuck "$first" order-stuck &
+asking=$!
+waits() { sql "$main" intentd postgres "$blocked" | grep -q '^insert into payment_intents' && sql "$main" intentd postgres "$sessions" | grep -q 'Lock'; }
+eventually 10 waits
+culprit=$(sql "$main" intentd postgres "$blocked" | sed -nE 's/.*\|\{([0-9]+)\}\|.*/\1/p' | sort -u)
+[ "$(sql "$main" intentd postgres "select pg_terminate_backend($culprit)")" = t ] || fail 'it names one who stands in the way'
+wait "$asking"
+fresh stuck
+wait "$holder" || true
+ok 'they name who stands in the way, and without him the create goes on'
+
 step 'dump and restore'
 pg pg_dump -h "$main.run" -U postgres --format custom --file "$work/intentd.dump" intentd
 sql "$main" postgres postgres "create database restored owner intentd_owner encoding 'UTF8' template template0"
