@@ -9,6 +9,8 @@ CYCLONEDX     := $(BIN)/cyclonedx-gomod-v1.10.0
 REDOCLY       := $(BIN)/redocly-v2.77.0
 # This one as well.
 TYPESCRIPT    := $(BIN)/typescript-v5.9.3
+# Types alone are used of it. The version is that of docker-compose.yml's Grafana.
+GRAFANA       := $(BIN)/grafana-schema-v12.4.11
 # The race detector is written in C: without a C compiler the tests run without it.
 RACE          := $(if $(shell command -v $$(go env CC)),-race)
 
@@ -16,7 +18,7 @@ RACE          := $(if $(shell command -v $$(go env CC)),-race)
 # C library get into it. tests/reproducible.sh holds this and the Dockerfile to it.
 GO_BUILD      := CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)'
 
-.PHONY: help build api-run test test-container compose-test torture torture-short bench bench-short fuzz lint openapi-lint fmt clean generate generate-check clients-test alerts-test vuln licences sbom reproducible operations-test upgrade-test
+.PHONY: help build api-run test test-container compose-test torture torture-short bench bench-short fuzz lint openapi-lint fmt clean generate generate-check clients-test alerts-test dashboard-lint vuln licences sbom reproducible operations-test upgrade-test
 
 help: ## list these commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 21
@@ -102,6 +104,9 @@ alerts-test: ## check deploy/prometheus, each alert, and each query of the dashb
 	promtool test rules deploy/prometheus/alerts_test.yml
 	go test -tags prometheus -run '^TestDashboard$$' -count=1 ./cmd/api
 
+dashboard-lint: $(GRAFANA) $(TYPESCRIPT) ## check the dashboard's file against Grafana's own types (needs Node.js and npm)
+	node tests/dashboard.mjs $(GRAFANA) $(TYPESCRIPT)
+
 vuln: $(GOVULNCHECK) ## look for known vulnerabilities in what is called (asks vuln.go.dev; GOVULNDB=url another)
 	$(abspath $(GOVULNCHECK)) $(if $(GOVULNDB),-db $(GOVULNDB)) -test ./...
 	cd torture && $(abspath $(GOVULNCHECK)) $(if $(GOVULNDB),-db $(GOVULNDB)) -test ./...
@@ -150,9 +155,14 @@ $(REDOCLY):
 	mv $(BIN)/tmp/redocly $@
 
 $(TYPESCRIPT):
-	@command -v npm >/dev/null || { echo 'make clients-test needs Node.js and npm'; exit 1; }
+	@command -v npm >/dev/null || { echo 'this needs Node.js and npm'; exit 1; }
 	npm install --prefix $(BIN)/tmp/typescript --no-save --no-audit --no-fund --loglevel=error typescript@5.9.3
 	mv $(BIN)/tmp/typescript $@
+
+$(GRAFANA):
+	@command -v npm >/dev/null || { echo 'make dashboard-lint needs Node.js and npm'; exit 1; }
+	npm install --prefix $(BIN)/tmp/grafana-schema --no-save --no-audit --no-fund --loglevel=error @grafana/schema@12.4.11
+	mv $(BIN)/tmp/grafana-schema $@
 
 clean: ## remove what was built; .data/ and its database stay
 	rm -rf $(BIN)

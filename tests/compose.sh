@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # What docker-compose.yml promises, tried from outside with docker and curl, in a
-# project of its own on ports that are free. It takes about three minutes, needs
+# project of its own on ports that are free. It takes about four minutes, needs
 # an engine and leaves nothing behind. Run it as `make compose-test`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 unset COMPOSE_FILE COMPOSE_PROFILES
 export COMPOSE_PROJECT_NAME=intentd-test-$$
-export API_PORT=0 PROXY_PORT=0 API_DEMO_KEYS=merchant-demo
+export API_PORT=0 ADMIN_PORT=0 PROXY_PORT=0 PROMETHEUS_PORT=0 GRAFANA_PORT=0 API_DEMO_KEYS=merchant-demo
+profiles=(--profile cluster --profile observability)
 # Nothing that a URL, a shell or a DSN takes for its own may matter in it.
 export POSTGRES_PASSWORD="it's a p@ss/w:rd? 100% \\"
 
@@ -21,10 +22,10 @@ cleanup() {
 	trap - EXIT
 	if [ "$code" -ne 0 ]; then
 		echo "FAILED in: $step" >&2
-		docker compose --profile cluster ps --all >&2 || true
-		docker compose --profile cluster logs --timestamps --tail 40 >&2 || true
+		docker compose "${profiles[@]}" ps --all >&2 || true
+		docker compose "${profiles[@]}" logs --timestamps --tail 40 >&2 || true
 	fi
-	docker compose --profile cluster down --volumes --remove-orphans --rmi local --timeout 5 >"$work/down" 2>&1 || cat "$work/down" >&2
+	docker compose "${profiles[@]}" down --volumes --remove-orphans --rmi local --timeout 5 >"$work/down" 2>&1 || cat "$work/down" >&2
 	rm -rf "$work"
 	exit "$code"
 }
@@ -115,11 +116,13 @@ serves_within_5s() {
 }
 
 step 'the file'
-env -u API_PORT -u PROXY_PORT docker compose --profile cluster config >"$work/config"
-[ "$(grep -c 'published: "8080"' "$work/config")" = 2 ] || fail 'api and proxy publish 8080'
+env -u API_PORT -u ADMIN_PORT -u PROXY_PORT -u PROMETHEUS_PORT -u GRAFANA_PORT docker compose "${profiles[@]}" config >"$work/config"
+[ "$(sed -nE 's/^ *published: "(.*)"$/\1/p' "$work/config" | sort | paste -sd ' ')" = '3000 8080 8080 9090 9091' ] ||
+	fail 'api and proxy publish 8080, api 9090, Prometheus 9091, Grafana 3000'
 grep -A1 'mode: ingress' "$work/config" | grep -o 'host_ip: .*' | sort -u >"$work/ips" || true
 [ "$(cat "$work/ips")" = 'host_ip: 127.0.0.1' ] || fail 'ports are published on 127.0.0.1 only'
-ok 'api or the proxy publishes 127.0.0.1:8080, and nothing else is published'
+docker compose config --services | sort | paste -sd ' ' | grep -qx 'api db' || fail 'without a profile there are api and db'
+ok 'nothing is published but on 127.0.0.1, each port for one, and 8080 for api or the proxy'
 
 step 'build'
 quietly timeout 900 docker compose build
@@ -276,8 +279,46 @@ for i in 1 2 3; do
 done
 ok 'with a replica killed, the others replay it'
 
+step 'Prometheus and Grafana'
+# The replica that was killed is started again. What is asked here is what the
+# dashboard asks; make alerts-test asks all of it.
+quietly docker compose --profile observability up --detach --wait --wait-timeout 120 --scale api=3
+prometheus() { # PATH [CURL'S ARGUMENTS...]
+	curl --silent --fail --max-time 10 --get "http://$(docker compose --profile observability port prometheus 9090)$1" "${@:2}"
+}
+asks() { prometheus /api/v1/query --data-urlencode "query=$1" | grep -qE "$2"; } # PROMQL PATTERN
+eventually 60 asks 'count(up{job="intentd"} == 1) == 3 and count(intentd_ready == 1) == 3' '"3"'
+ok 'it has found three replicas, and all are ready'
+[ "$(prometheus /api/v1/rules | grep -o '"name":"Intentd[A-Za-z]*"' | sort)" = \
+	"$(sed -nE 's/^ *- alert: (.*)$/"name":"\1"/p' deploy/prometheus/alerts.yml | sort)" ] || fail 'it has the alerts of deploy/prometheus'
+eventually 60 asks 'count(ALERTS{alertstate="firing"}) or vector(0)' '"0"'
+ok 'it has every alert, and none fires'
+panel=$(sed -nE 's/^ *"expr": "(sum by \(outcome\) .*)",$/\1/p' deploy/grafana/dashboards/intentd.json |
+	sed -e 's/\\"/"/g' -e 's/\$instance/.*/' -e 's/\$__rate_interval/1m/')
+claim() {
+	create proxy "panel-$SECONDS" order-1 1000
+	asks "($panel) > 0" '"outcome":"replay"'
+}
+eventually 90 claim
+ok "the dashboard's panel shows replays"
+curl --silent --fail "http://$(docker compose port api 9090)/metrics" | grep -q '^intentd_ready 1$' || fail 'this machine reaches the admin listener'
+ok 'this machine reaches the admin listener'
+if docker compose --profile observability exec -T grafana sh -c 'command -v grafana' >/dev/null; then
+	grafana() { curl --silent --fail --max-time 10 --user admin:demo "http://$(docker compose --profile observability port grafana 3000)$1"; }
+	eventually 60 grafana /api/dashboards/uid/intentd
+	grafana /api/datasources/uid/prometheus/health | grep -q '"status":"OK"' || fail "Grafana's data source answers"
+	ok 'Grafana has the dashboard, and its data source answers'
+else
+	docker compose --profile observability exec -T grafana sh -c 'cat /etc/grafana/dashboards/intentd.json' | cmp - deploy/grafana/dashboards/intentd.json ||
+		fail 'Grafana is given the dashboard'
+	docker compose --profile observability exec -T grafana sh -c 'test -r /etc/grafana/provisioning/datasources/prometheus.yml &&
+		test -r /etc/grafana/provisioning/dashboards/intentd.yml && touch /var/lib/grafana/x && ! touch /etc/grafana/dashboards/x 2>/dev/null' ||
+		fail 'Grafana may read its files and write its data'
+	echo 'NOT RUN: Grafana itself: its image is a stand-in. It is given its files, and may write where it has to'
+fi
+
 step 'down -v'
-quietly docker compose --profile cluster down --volumes
+quietly docker compose "${profiles[@]}" down --volumes
 [ -z "$(docker volume ls --quiet --filter "name=${COMPOSE_PROJECT_NAME}_")" ] || fail 'the volume is gone'
 ok 'the data are removed'
 

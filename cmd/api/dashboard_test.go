@@ -229,6 +229,13 @@ func TestDashboard(t *testing.T) {
 		}
 	})
 
+	t.Run("Annotations", func(t *testing.T) { //nolint:paralleltest // as above
+		p.query(t, dashboard.Starts) // it is a query, and there need be none
+		if got := p.query(t, dashboard.Firing); len(got) != 0 {
+			t.Errorf("alerts fire: %v", got)
+		}
+	})
+
 	t.Run("Rules", func(t *testing.T) { //nolint:paralleltest // as above
 		type rule struct{ Name, Health, LastError string }
 		var rules []rule

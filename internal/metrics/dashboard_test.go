@@ -190,7 +190,7 @@ func strangersIn(known map[string]series, q dashboard.Query) (strangers []string
 				strangers = append(strangers, name+"{"+one+"}")
 			}
 		}
-		if name != "ALERTS" && name != "process_start_time_seconds" && !strings.Contains(matchers, dashboard.Selector) {
+		if name != "ALERTS" && !strings.Contains(matchers, dashboard.Selector) {
 			strangers = append(strangers, name+" of every replica")
 		}
 	}
