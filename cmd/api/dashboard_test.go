@@ -46,7 +46,7 @@ func startPrometheus(t *testing.T, targets ...string) scraper {
 		t.Fatal(err)
 	}
 	config := string(text)
-	for old, new := range map[string]string{
+	for old, mine := range map[string]string{
 		`["127.0.0.1:9090"]`:       `["` + strings.Join(targets, `", "`) + `"]`,
 		"scrape_interval: 15s":     "scrape_interval: 1s",
 		"scrape_timeout: 10s":      "scrape_timeout: 1s",
@@ -56,7 +56,7 @@ func startPrometheus(t *testing.T, targets ...string) scraper {
 		if strings.Count(config, old) != 1 {
 			t.Fatalf("prometheus.yml has not one %q", old)
 		}
-		config = strings.Replace(config, old, new, 1)
+		config = strings.Replace(config, old, mine, 1)
 	}
 	file := filepath.Join(dir, "prometheus.yml")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
