@@ -8,6 +8,8 @@ package chain
 
 import (
 	"errors"
+	"maps"
+	"slices"
 	"strings"
 )
 
@@ -73,4 +75,15 @@ func (c Chain) Address(s string) (string, error) {
 // spelling. For evm that is 0x and 64 lower-case hex digits.
 func (c Chain) TxHash(s string) (string, error) {
 	return c.ns.txHash(s)
+}
+
+// AnyTxHash is TxHash where the chain is not known: it takes the hash of any chain
+// that there is, and otherwise says what one of those must look like.
+func AnyTxHash(s string) (hash string, err error) {
+	for _, name := range slices.Sorted(maps.Keys(namespaces)) {
+		if hash, err = namespaces[name].txHash(s); err == nil {
+			return hash, nil
+		}
+	}
+	return "", err
 }

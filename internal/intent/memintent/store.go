@@ -42,7 +42,10 @@ type Store struct {
 	due     dueHeap
 }
 
-var _ intent.Store = (*Store)(nil)
+var (
+	_ intent.Store    = (*Store)(nil)
+	_ intent.Searcher = (*Store)(nil)
+)
 
 type key struct {
 	merchantID string
@@ -142,6 +145,26 @@ func selects(q intent.Query, in intent.Intent) bool {
 		(q.Reference == "" || in.Reference == q.Reference) &&
 		(q.CreatedFrom.IsZero() || !in.CreatedAt.Before(q.CreatedFrom)) &&
 		(q.CreatedBefore.IsZero() || in.CreatedAt.Before(q.CreatedBefore))
+}
+
+// Search implements intent.Searcher. It looks at everything there is, as List does.
+func (s *Store) Search(_ context.Context, q intent.Search, limit int) (found []intent.Intent, more bool, err error) {
+	s.mu.Lock()
+	for k, in := range s.intents {
+		var hashes []string
+		for _, t := range s.trail[k] {
+			hashes = append(hashes, t.TxHash)
+		}
+		if q.Selects(in, hashes) {
+			found = append(found, clone(in))
+		}
+	}
+	s.mu.Unlock()
+	intent.SortFound(found)
+	if len(found) > limit {
+		return found[:limit], true, nil
+	}
+	return found, false, nil
 }
 
 // Move implements intent.Store.

@@ -65,17 +65,22 @@ func (n node) all() []node {
 	return nodes
 }
 
-// TestStore_List_Million says what every shape of a list costs on a large table:
-// in rows and pages, which are the same on every machine.
-func TestStore_List_Million(t *testing.T) {
+// TestStore_Million says what every shape of a list and of a search costs on a
+// large table: in rows and pages, which are the same on every machine.
+func TestStore_Million(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	fill(t, db, begin)
+	fillForSearch(t, db, begin)
 
 	day := func(n float64) time.Time { return begin.Add(time.Duration(n * 24 * float64(time.Hour))) }
 	for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
-		t.Run(mode, func(t *testing.T) {
+		t.Run("Search_"+mode, func(t *testing.T) {
+			t.Parallel()
+			searchMillion(t, connect(t, db.URL, "plan_cache_mode", mode))
+		})
+		t.Run("List_"+mode, func(t *testing.T) {
 			t.Parallel()
 			conn, err := connect(t, db.URL, "plan_cache_mode", mode).Acquire(t.Context())
 			if err != nil {
@@ -161,8 +166,6 @@ where tablename = 'payment_intents'
 		_, definition, _ := strings.Cut(index, ";")
 		exec(t, db.Pool, definition)
 	}
-	// Hint bits and the visibility map too, so that no query pays for them.
-	exec(t, db.Pool, "vacuum analyze payment_intents")
 }
 
 // queries returns each shape of a query: every filter, or not, with either

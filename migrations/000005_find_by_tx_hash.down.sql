@@ -1,0 +1,1 @@
+drop index intent_transitions_tx_hash_idx;

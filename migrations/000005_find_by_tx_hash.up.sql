@@ -1,0 +1,10 @@
+-- Operators look for an intent without knowing its merchant. A hash that was on
+-- record once is in the trail for good, after a reorganisation of its chain too.
+-- Only the steps that bring one pay for this.
+--
+-- Building an index holds off writes to its table for as long as it takes, and
+-- concurrently it can not be built here (see migrations.go). So each table has a
+-- file of its own: a step locks both, in an order that is not ours to choose, and
+-- two locks in one transaction could wait for each other.
+create index intent_transitions_tx_hash_idx on intent_transitions (tx_hash, merchant_id, intent_id)
+    where tx_hash is not null;

@@ -1,0 +1,1 @@
+drop index payment_intents_reference_merchant_idx;
