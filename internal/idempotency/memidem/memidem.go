@@ -6,6 +6,7 @@ import (
 	"context"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -83,6 +84,27 @@ func (s *Store) Lookup(_ context.Context, id idempotency.ID) (rec *idempotency.R
 	defer s.mu.Unlock()
 	e, rec := s.standing(id, s.clock())
 	return rec, e != nil && rec == nil, nil
+}
+
+// Search implements idempotency.Searcher. It looks at everything there is, and
+// never fails.
+func (s *Store) Search(_ context.Context, q idempotency.Search) (found []idempotency.Found, more bool, err error) {
+	s.mu.Lock()
+	now := s.clock()
+	for id := range s.entries {
+		if id.Key != q.Key || !strings.Contains(id.Scope, q.With) || q.Without != "" && strings.Contains(id.Scope, q.Without) {
+			continue
+		}
+		if _, rec := s.standing(id, now); rec != nil {
+			found = append(found, idempotency.Found{Scope: id.Scope, Record: *rec})
+		}
+	}
+	s.mu.Unlock()
+	slices.SortFunc(found, func(a, b idempotency.Found) int { return strings.Compare(a.Scope, b.Scope) })
+	if len(found) > q.Limit {
+		return found[:q.Limit], true, nil
+	}
+	return found, false, nil
 }
 
 // standing returns what the key stands for at that time, and a copy of its

@@ -37,7 +37,7 @@ func (c *clock) Advance(d time.Duration) {
 
 func TestStore(t *testing.T) {
 	t.Parallel()
-	idemtest.Run(t, func(_ *testing.T, lease time.Duration) idemtest.Harness {
+	open := func(_ *testing.T, lease time.Duration) idemtest.Harness {
 		var (
 			c    = newClock()
 			mu   sync.Mutex
@@ -66,6 +66,11 @@ func TestStore(t *testing.T) {
 				return kept[name]
 			},
 		}
+	}
+	idemtest.Run(t, open)
+	t.Run("Search", func(t *testing.T) {
+		t.Parallel()
+		idemtest.RunSearch(t, open)
 	})
 }
 

@@ -119,3 +119,6 @@ func Adrift(a idempotency.Attempt) bool {
 
 // EncodeHeader spells a header as it stands in a record.
 func EncodeHeader(h http.Header) string { return encodeHeader(h) }
+
+// SearchSQL is for the test that looks at its plan.
+const SearchSQL = searchSQL

@@ -233,6 +233,10 @@ func TestStore(t *testing.T) {
 			idemtest.Run(t, suite((*fixture).committers))
 		})
 	})
+	t.Run("Search", func(t *testing.T) {
+		t.Parallel()
+		idemtest.RunSearch(t, suite((*fixture).committers))
+	})
 	// What a pooler in transaction mode can carry: no named statements.
 	t.Run("ExecMode", func(t *testing.T) {
 		t.Parallel()
