@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"os"
 	"time"
 )
 
@@ -27,12 +28,14 @@ func listenAdmin(ctx context.Context, addr string) (net.Listener, error) {
 	return ln, nil
 }
 
-// adminHandler is what operators are shown. Nobody is asked who he is: the
-// listener is what keeps others out. public answers the health checks, as it does
-// on the public listener. The profiles are mounted one by one, since the default
-// mux has whatever any package has put there.
-func adminHandler(public, metrics http.Handler) http.Handler {
+// adminHandler is what operators are shown. Nobody is asked who he is, except by
+// the console: the listener is what keeps others out. public answers the health
+// checks, as it does on the public listener. The profiles are mounted one by one,
+// since the default mux has whatever any package has put there.
+func adminHandler(public, metrics, console http.Handler) http.Handler {
 	mux := http.NewServeMux()
+	mux.Handle("/console", console)
+	mux.Handle("/console/", console)
 	mux.Handle("GET /metrics", metrics)
 	mux.Handle("GET /healthz", public)
 	mux.Handle("GET /readyz", public)
@@ -79,4 +82,14 @@ func startAdmin(ln net.Listener, log *slog.Logger, h http.Handler) (stop func())
 		}
 		<-ended
 	}
+}
+
+// replicaName tells a replica from the others: by its machine, and by where it
+// listens there.
+func replicaName(addr net.Addr) string {
+	host, err := os.Hostname()
+	if err != nil {
+		return addr.String()
+	}
+	return host + ", " + addr.String()
 }

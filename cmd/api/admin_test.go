@@ -216,7 +216,7 @@ func TestAdminHandler(t *testing.T) {
 	http.HandleFunc("/debug/of-another-package", func(http.ResponseWriter, *http.Request) {})
 	nothing := http.NotFoundHandler()
 	w := httptest.NewRecorder()
-	adminHandler(nothing, nothing).ServeHTTP(w, httptest.NewRequestWithContext(context.Background(), http.MethodGet, "/debug/of-another-package", nil))
+	adminHandler(nothing, nothing, nothing).ServeHTTP(w, httptest.NewRequestWithContext(context.Background(), http.MethodGet, "/debug/of-another-package", nil))
 	if w.Code != http.StatusNotFound {
 		t.Errorf("status %d, want 404", w.Code)
 	}

@@ -30,8 +30,11 @@ import (
 // stores of idempotency and those of intents, and tells the second how to take
 // part in the attempts of the first.
 type backend struct {
-	intents intent.Store
-	keys    idempotency.Store
+	intents interface {
+		intent.Store
+		intent.Searcher
+	}
+	keys idempotency.Store
 	// apiKeys knows the keys that the commands make; nil in memory, where no
 	// command could make any.
 	apiKeys apikey.Authenticator

@@ -22,6 +22,7 @@ import (
 
 	"intentd/internal/api"
 	"intentd/internal/apikey"
+	"intentd/internal/console"
 	"intentd/internal/intent"
 	"intentd/internal/metrics"
 	"intentd/internal/sweeper"
@@ -214,9 +215,22 @@ func serve(ctx context.Context, c config, log *slog.Logger, listening func(net.A
 		Observe:  figures.Swept,
 		Trace:    traces.Rounds(),
 	}
-	stopAdmin = startAdmin(adminLn, log, adminHandler(handler, figures.Handler(log)))
+	operators := console.New(console.Config{
+		Authenticator: authenticator,
+		Intents:       intents,
+		Searcher:      backend.intents,
+		Keys:          backend.keys,
+		Snapshot:      figures.Snapshot,
+		Log:           log,
+		Replica:       replicaName(ln.Addr()),
+		Version:       versionOf(),
+	})
+	stopAdmin = startAdmin(adminLn, log, adminHandler(handler, figures.Handler(log), operators))
 
 	group, ctx := errgroup.WithContext(ctx)
+	if adminLn != nil {
+		group.Go(func() error { return operators.Run(ctx) })
+	}
 	prepared := make(chan struct{})
 	group.Go(func() error {
 		backend.prepare(ctx)
