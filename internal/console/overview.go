@@ -151,8 +151,8 @@ var (
 		{name: "mismatch", class: "two"}, {name: "error", class: "bad"},
 	}
 	ofState = []curve{
-		{name: string(intent.Created), class: "one"}, {name: string(intent.Authorized), class: "three"},
-		{name: string(intent.Settling), class: "two"}, {name: string(intent.Confirming), class: "warn"},
+		{name: string(intent.Created), class: "one"}, {name: string(intent.Authorized), class: "two"},
+		{name: string(intent.Settling), class: "three"}, {name: string(intent.Confirming), class: "warn"},
 		{name: string(intent.NeedsReview), class: "four"}, {name: string(intent.Settled), class: "good"},
 		{name: string(intent.Failed), class: "bad"}, {name: string(intent.Canceled), class: "mute"},
 	}
