@@ -18,7 +18,7 @@ RACE          := $(if $(shell command -v $$(go env CC)),-race)
 # C library get into it. tests/reproducible.sh holds this and the Dockerfile to it.
 GO_BUILD      := CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)'
 
-.PHONY: help build api-run test test-container compose-test torture torture-short bench bench-short fuzz lint openapi-lint fmt clean generate generate-check clients-test alerts-test dashboard-lint vuln licences sbom reproducible operations-test upgrade-test
+.PHONY: help build api-run test test-container compose-test torture torture-short bench bench-short fuzz lint openapi-lint fmt clean generate generate-check clients-test alerts-test console-test dashboard-lint vuln licences sbom reproducible operations-test upgrade-test
 
 help: ## list these commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 21
@@ -106,6 +106,9 @@ alerts-test: ## check deploy/prometheus, each alert, and each query of the dashb
 
 dashboard-lint: $(GRAFANA) $(TYPESCRIPT) ## check the dashboard's file against Grafana's own types (needs Node.js and npm)
 	node tests/dashboard.mjs $(GRAFANA) $(TYPESCRIPT)
+
+console-test: ## go through the console in Chromium; SCREENSHOTS=directory keeps pictures (needs chromium, or its path in CHROMIUM)
+	go test -tags browser -run '^TestConsole_Browser$$' -count=1 ./internal/console
 
 vuln: $(GOVULNCHECK) ## look for known vulnerabilities in what is called (asks vuln.go.dev; GOVULNDB=url another)
 	$(abspath $(GOVULNCHECK)) $(if $(GOVULNDB),-db $(GOVULNDB)) -test ./...

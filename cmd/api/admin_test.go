@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"syscall"
 	"testing"
@@ -219,5 +220,90 @@ func TestAdminHandler(t *testing.T) {
 	adminHandler(nothing, nothing, nothing).ServeHTTP(w, httptest.NewRequestWithContext(context.Background(), http.MethodGet, "/debug/of-another-package", nil))
 	if w.Code != http.StatusNotFound {
 		t.Errorf("status %d, want 404", w.Code)
+	}
+}
+
+// logIn sends the console's form, and returns the answer and the cookie's line.
+func (r *replica) logIn(t *testing.T, key string) (status int, cookie string) {
+	t.Helper()
+	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	resp, err := client.PostForm(r.url+"/console/login", url.Values{"key": {key}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	for _, c := range resp.Cookies() {
+		cookie = c.Name + "=" + c.Value
+	}
+	return resp.StatusCode, cookie
+}
+
+// TestReplica_Console: the console is on the admin listener and on no other, shows
+// this replica, and lets in who the program's keys say.
+func TestReplica_Console(t *testing.T) {
+	t.Parallel()
+	r := startOn(t, pgtest.New(t), "API_DEMO_KEYS="+merchant+",desk=console-secret-key:operator")
+	admin := r.admin(t)
+	id := r.post("console-key", with("reference", `"order-1001"`)).id(t)
+	if got := r.get("/console"); got.status != 404 {
+		t.Errorf("public /console: %v, want 404", got)
+	}
+	if got := admin.get("/console"); got.status != 200 || !strings.Contains(got.body, "API key") {
+		t.Errorf("without a session: %v, want the form", got)
+	}
+	if status, cookie := admin.logIn(t, merchant); status != 403 || cookie != "" {
+		t.Errorf("a merchant's key: %d, cookie %q, want 403", status, cookie)
+	}
+	status, cookie := admin.logIn(t, "console-secret-key")
+	if status != 303 {
+		t.Errorf("login: %d, want 303", status)
+	}
+	for path, wants := range map[string][]string{
+		"/console":                     {"Overview", "ready", strings.TrimPrefix(r.url, "http://"), "of 20", "cancel expired intents"},
+		"/console/find?q=order-1001":   {id, "Intents with this reference"},
+		"/console/find?q=console-key":  {id, "What this idempotency key has produced"},
+		"/console/find?q=" + id:        {"Timeline", "order-1001"}, // which leads to it
+		"/console/find?q=x&merchant=a": {"No intent of a has this reference."},
+	} {
+		got := admin.do(http.MethodGet, path, "", "Cookie", cookie)
+		for _, want := range wants {
+			if got.status != 200 || !strings.Contains(got.body, want) {
+				t.Errorf("%s: %d, without %q: %s", path, got.status, want, got.body)
+			}
+		}
+	}
+	// There is a plot of the pool once the figures have been read.
+	eventually(t, "the figures are not read", func() bool {
+		return strings.Contains(admin.do(http.MethodGet, "/console", "", "Cookie", cookie).body, `<h3 id="pool">`)
+	})
+	_, session, _ := strings.Cut(cookie, "=")
+	for _, secret := range []string{"console-secret-key", session} {
+		if strings.Contains(r.log.String(), secret) {
+			t.Errorf("the log has %q:\n%s", secret, r.log)
+		}
+	}
+}
+
+// TestReplica_ConsoleByServiceRole: the role that serves may read what the console
+// shows.
+func TestReplica_ConsoleByServiceRole(t *testing.T) {
+	t.Parallel()
+	roles := newRoles(t)
+	roles.migrate(t)
+	roles.grant(t)
+	r := start(t, "DATABASE_URL="+roles.service, "API_DEMO_KEYS="+merchant+",desk=operator-demo:operator")
+	eventually(t, "not ready", func() bool { return r.get("/readyz").status == 200 })
+	admin := r.admin(t)
+	id := r.post("console-key", with("reference", `"order-1001"`)).id(t)
+	_, cookie := admin.logIn(t, "operator-demo")
+	for q, want := range map[string]string{
+		"order-1001": id, "console-key": id, id: "Timeline", "0x" + strings.Repeat("ab", 32): "No intent has this transaction hash",
+	} {
+		if got := admin.do(http.MethodGet, "/console/find?q="+q, "", "Cookie", cookie); got.status != 200 || !strings.Contains(got.body, want) {
+			t.Errorf("%s: %v", q, got)
+		}
+	}
+	if strings.Contains(r.log.String(), "permission denied") {
+		t.Errorf("the log has a refusal:\n%s", r.log)
 	}
 }

@@ -36,7 +36,7 @@ const (
 // documentation too: usage prints them.
 type config struct {
 	Addr            string        `env:"API_ADDR" envDefault:"127.0.0.1:8080" help:"host:port to listen on"`
-	AdminAddr       string        `env:"ADMIN_ADDR" envDefault:"127.0.0.1:9090" help:"host:port of /metrics, /debug/pprof and health, for operators only; off: none"`
+	AdminAddr       string        `env:"ADMIN_ADDR" envDefault:"127.0.0.1:9090" help:"host:port of /console, /metrics, /debug/pprof and health, for operators only; off: none"`
 	DatabaseURL     secret.Text   `env:"DATABASE_URL" help:"PostgreSQL URL or DSN; unset: a private server under .data/"`
 	Store           string        `env:"API_STORE" envDefault:"postgres" help:"postgres, or memory: nothing survives the process"`
 	Records         string        `env:"IDEMPOTENCY_STORE" envDefault:"postgres" help:"where the answers are kept: postgres (memory, if API_STORE is), or redis: then not in one transaction with the intents"`

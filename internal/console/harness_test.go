@@ -30,32 +30,34 @@ import (
 	"intentd/internal/intent/pgintent"
 	"intentd/internal/metrics"
 	"intentd/internal/pgtest"
+	"intentd/internal/secret"
+	"intentd/internal/secret/secrettest"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // The tokens of the fixtures' keys.
 const (
-	operatorKey     = "operator-secret-token"
-	testOperatorKey = "test-operator-secret-token"
-	merchantKey     = "merchant-secret-token"
-	otherKey        = "other-merchant-secret-token"
-	testKey         = "test-merchant-secret-token"
-	relayerKey      = "relayer-secret-token"
-	listenerKey     = "listener-secret-token"
+	operatorKey     = "operator-" + secrettest.Word
+	testOperatorKey = "test-operator-" + secrettest.Word
+	merchantKey     = "merchant-" + secrettest.Word
+	otherKey        = "other-merchant-" + secrettest.Word
+	testKey         = "test-merchant-" + secrettest.Word
+	relayerKey      = "relayer-" + secrettest.Word
+	listenerKey     = "listener-" + secrettest.Word
 
 	intentsPath = "/v1/payment_intents"
 	txHash      = "0x00000000000000000000000000000000000000000000000000000000000000aa"
 )
 
-var holders = map[string]apikey.Holder{
-	operatorKey:     {Merchant: "desk", Role: apikey.Operator, Mode: apikey.Live},
-	testOperatorKey: {Merchant: "desk", Role: apikey.Operator, Mode: apikey.Test},
-	merchantKey:     {Merchant: "shop-1", Role: apikey.API, Mode: apikey.Live},
-	otherKey:        {Merchant: "shop-2", Role: apikey.API, Mode: apikey.Live},
-	testKey:         {Merchant: "shop-1", Role: apikey.API, Mode: apikey.Test},
-	relayerKey:      {Merchant: "chain-1", Role: apikey.Relayer, Mode: apikey.Live},
-	listenerKey:     {Merchant: "chain-1", Role: apikey.Listener, Mode: apikey.Live},
+var holders = map[apikey.Digest]apikey.Holder{
+	apikey.DigestOf(secret.New(operatorKey)):     {Merchant: "desk", Role: apikey.Operator, Mode: apikey.Live},
+	apikey.DigestOf(secret.New(testOperatorKey)): {Merchant: "desk", Role: apikey.Operator, Mode: apikey.Test},
+	apikey.DigestOf(secret.New(merchantKey)):     {Merchant: "shop-1", Role: apikey.API, Mode: apikey.Live},
+	apikey.DigestOf(secret.New(otherKey)):        {Merchant: "shop-2", Role: apikey.API, Mode: apikey.Live},
+	apikey.DigestOf(secret.New(testKey)):         {Merchant: "shop-1", Role: apikey.API, Mode: apikey.Test},
+	apikey.DigestOf(secret.New(relayerKey)):      {Merchant: "chain-1", Role: apikey.Relayer, Mode: apikey.Live},
+	apikey.DigestOf(secret.New(listenerKey)):     {Merchant: "chain-1", Role: apikey.Listener, Mode: apikey.Live},
 }
 
 // store is everything of a service that the console looks at.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"intentd/internal/apikey"
+	"intentd/internal/secret"
 )
 
 const (
@@ -30,7 +31,7 @@ const (
 // session is what is known of who has logged in.
 type session struct {
 	apikey.Holder
-	token string // asked about again with each request
+	token secret.Text // asked about again with each request
 	since time.Time
 	used  time.Time
 }
@@ -78,7 +79,7 @@ func newSessions() *sessions {
 
 // begin keeps a new session and returns its name, which is new and random each
 // time, so that nobody can log in another into a session that he knows.
-func (s *sessions) begin(h apikey.Holder, token string) (id string) {
+func (s *sessions) begin(h apikey.Holder, token secret.Text) (id string) {
 	var b [idBytes]byte
 	_, _ = rand.Read(b[:]) // never fails
 	id = base64.RawURLEncoding.EncodeToString(b[:])
@@ -253,8 +254,8 @@ func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 		c.refuse(w, http.StatusBadRequest, "/console", "The form could not be read.")
 		return
 	}
-	token, next := strings.TrimSpace(r.PostForm.Get("key")), within(r.PostForm.Get("next"))
-	if token == "" {
+	token, next := secret.New(strings.TrimSpace(r.PostForm.Get("key"))), within(r.PostForm.Get("next"))
+	if token.Empty() {
 		c.refuse(w, http.StatusBadRequest, next, "Enter an API key of role operator.")
 		return
 	}

@@ -12,6 +12,7 @@ import (
 
 	"intentd/internal/apikey"
 	"intentd/internal/console"
+	"intentd/internal/secret"
 )
 
 func TestConsole_Login(t *testing.T) {
@@ -189,7 +190,7 @@ func TestConsole_Login(t *testing.T) {
 // failing is an authenticator that can not tell.
 type failing struct{}
 
-func (failing) Authenticate(context.Context, string) (apikey.Holder, bool, error) {
+func (failing) Authenticate(context.Context, secret.Text) (apikey.Holder, bool, error) {
 	return apikey.Holder{}, false, errors.New("the cause")
 }
 
@@ -200,7 +201,7 @@ type switched struct {
 	err    error
 }
 
-func (s *switched) Authenticate(context.Context, string) (apikey.Holder, bool, error) {
+func (s *switched) Authenticate(context.Context, secret.Text) (apikey.Holder, bool, error) {
 	return s.holder, s.ok, s.err
 }
 
@@ -276,7 +277,7 @@ func TestConsole_Session(t *testing.T) {
 
 	t.Run("EndsWithItsKey", func(t *testing.T) {
 		t.Parallel()
-		desk := holders[operatorKey]
+		desk := holders[apikey.DigestOf(secret.New(operatorKey))]
 		for name, change := range map[string]func(*switched){
 			"Gone":         func(s *switched) { s.ok = false },
 			"OtherRole":    func(s *switched) { s.holder.Role = apikey.API },
