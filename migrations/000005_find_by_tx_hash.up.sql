@@ -5,6 +5,7 @@
 -- Building an index holds off writes to its table for as long as it takes, and
 -- concurrently it can not be built here (see migrations.go). So each table has a
 -- file of its own: a step locks both, in an order that is not ours to choose, and
--- two locks in one transaction could wait for each other.
-create index intent_transitions_tx_hash_idx on intent_transitions (tx_hash, merchant_id, intent_id)
+-- two locks in one transaction could wait for each other. And who has a large table
+-- can make the index by hand before, concurrently: then it is there.
+create index if not exists intent_transitions_tx_hash_idx on intent_transitions (tx_hash, merchant_id, intent_id)
     where tx_hash is not null;

@@ -39,10 +39,10 @@ const (
 	// bodyLimit and bodyTimeout bound a form that is sent.
 	bodyLimit   = 4 << 10
 	bodyTimeout = 10 * time.Second
-	// found is the longest list of intents or keys.
-	found = 100
-	// steps is how many steps of a trail are on one page.
-	steps = 100
+	// mostFound is the longest list of intents or keys.
+	mostFound = 100
+	// mostSteps is how many steps of a trail are on one page.
+	mostSteps = 100
 )
 
 // Config is what a Console needs. All of it must be set.

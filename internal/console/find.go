@@ -209,11 +209,11 @@ func isMerchant(name string) bool {
 }
 
 func (c *Console) intentsOf(ctx context.Context, s session, q intent.Search, what string) (*intentList, error) {
-	all, more, err := intent.SearchFor(ctx, c.Searcher, q, found)
+	all, more, err := intent.SearchFor(ctx, c.Searcher, q, mostFound)
 	if err != nil {
 		return nil, err
 	}
-	list := &intentList{What: what, More: more, Most: found}
+	list := &intentList{What: what, More: more, Most: mostFound}
 	for _, in := range all {
 		merchant := strings.TrimPrefix(in.MerchantID, testPrefix)
 		list.Rows = append(list.Rows, intentRow{in, merchant, intentPath(merchant, in.ID)})
@@ -228,7 +228,7 @@ func intentPath(merchant string, id intent.ID) string {
 // recordsOf tells what stands under a key: of one merchant's API keys, where it is
 // named, and otherwise of everybody who used it.
 func (c *Console) recordsOf(ctx context.Context, s session, key, merchant string) (*keyList, error) {
-	list := &keyList{Key: key, Of: merchant, Most: found}
+	list := &keyList{Key: key, Of: merchant, Most: mostFound}
 	if merchant != "" {
 		rec, running, err := c.Keys.Lookup(ctx, idempotency.ID{Scope: s.account(merchant), Key: key})
 		if err != nil {
@@ -245,7 +245,7 @@ func (c *Console) recordsOf(ctx context.Context, s session, key, merchant string
 		list.Closed = true
 		return list, nil
 	}
-	records, more, err := across.Search(ctx, idempotency.Search{Key: key, With: s.with(), Without: s.without(), Limit: found})
+	records, more, err := across.Search(ctx, idempotency.Search{Key: key, With: s.with(), Without: s.without(), Limit: mostFound})
 	if err != nil {
 		return nil, err
 	}

@@ -18,7 +18,7 @@ import (
 
 // both runs test on a console over PostgreSQL and on one over memory.
 func both(t *testing.T, test func(t *testing.T, f *fixture)) {
-	t.Parallel()
+	t.Helper()
 	for name, open := range map[string]func(t testing.TB) store{
 		"Memory":   func(testing.TB) store { return memory() },
 		"Postgres": postgres,
@@ -52,6 +52,7 @@ func wantLinks(t testing.TB, a answer, want ...string) {
 }
 
 func TestConsole_Find_Intents(t *testing.T) {
+	t.Parallel()
 	both(t, func(t *testing.T, f *fixture) {
 		one := f.create(t, merchantKey, `,"reference":"order-1"`)
 		two := f.create(t, otherKey, `,"reference":"order-1"`)
@@ -103,6 +104,7 @@ func TestConsole_Find_Intents(t *testing.T) {
 }
 
 func TestConsole_Find_Keys(t *testing.T) {
+	t.Parallel()
 	both(t, func(t *testing.T, f *fixture) {
 		one := f.create(t, merchantKey, "", "Idempotency-Key: key-of-mine")
 		two := f.create(t, otherKey, "", "Idempotency-Key: key-of-mine")
@@ -200,6 +202,7 @@ func TestConsole_Find_Rules(t *testing.T) {
 }
 
 func TestConsole_Find_Bounded(t *testing.T) {
+	t.Parallel()
 	both(t, func(t *testing.T, f *fixture) {
 		for range 101 {
 			f.create(t, merchantKey, `,"reference":"popular"`)

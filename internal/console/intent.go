@@ -58,7 +58,7 @@ func (c *Console) intent(w http.ResponseWriter, r *http.Request, s session) {
 		if in, err = c.Intents.Get(ctx, s.account(merchant), id); err != nil {
 			return err
 		}
-		trail, more, err = c.Intents.Transitions(ctx, s.account(merchant), id, after, steps)
+		trail, more, err = c.Intents.Transitions(ctx, s.account(merchant), id, after, mostSteps)
 		return err
 	})
 	switch {

@@ -10,6 +10,7 @@ import (
 )
 
 func TestConsole_Intent(t *testing.T) {
+	t.Parallel()
 	both(t, func(t *testing.T, f *fixture) {
 		const evil = `<script>alert(1)</script>`
 		id := f.create(t, merchantKey, `,"reference":"`+evil+`","metadata":{"`+evil+`":"\"><img src=x onerror=y>","a":"b"}`)

@@ -90,12 +90,12 @@ func TestConsole_Overview(t *testing.T) {
 			a := f.wantPage(t, "/console", http.StatusOK, "This replica alone, over the last hour.", "machine-1", "v1.2.3")
 			for name, want := range map[string]string{
 				"Readiness":       "ready the database can be used",
-				"Requests":        "10\u202f881 in the last hour, without health checks",
+				"Requests":        "10 878 in the last hour, without health checks",
 				"Server errors":   "36 5xx in the last hour, 0.33 % of all",
 				"Connections":     "7 of 20 in use, 3 idle; 60 waits in the last hour, 20 ms on average",
 				"Commit groups":   "904 in the last hour, of 4 attempts on average",
 				"Attempts undone": "60 in the last hour, 60 of them taken over",
-				"Rate limited":    "121 requests refused in the last hour",
+				"Rate limited":    "120 requests refused in the last hour",
 				"Uptime":          "2 h this process",
 				"Sweeper lag":     "3 s cancel expired intents",
 			} {

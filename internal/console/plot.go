@@ -43,23 +43,23 @@ type curve struct {
 
 // The picture's own measures; it is stretched.
 const (
-	width  = 240.0 // a unit for each sample
-	height = 100.0
-	table  = 5 * time.Minute
+	width   = 240.0 // a unit for each sample
+	height  = 100.0
+	rowSpan = 5 * time.Minute
 )
 
 // newPlot draws the curves over the hour that ends at now. Those that were 0 all
 // the time are only named.
 func newPlot(id, title, unit string, now time.Time, times []time.Time, curves []curve) plot {
 	p := plot{ID: id, Title: title, Unit: unit}
-	highest, any := 0.0, false
+	highest, read := 0.0, false
 	var shown []curve
 	var quiet []string
 	for _, c := range curves {
 		peak := 0.0
 		for _, v := range c.values {
 			if !math.IsNaN(v) {
-				peak, any = max(peak, v), true
+				peak, read = max(peak, v), true
 			}
 		}
 		if peak == 0 {
@@ -70,7 +70,7 @@ func newPlot(id, title, unit string, now time.Time, times []time.Time, curves []
 		shown = append(shown, c)
 	}
 	switch {
-	case !any:
+	case !read:
 		p.Empty = "Nothing yet: the first values come a quarter of a minute after the start."
 		return p
 	case len(shown) == 0:
@@ -109,13 +109,13 @@ func newPlot(id, title, unit string, now time.Time, times []time.Time, curves []
 		s.Path, s.Peak = path.String(), number(peak)
 		p.Series = append(p.Series, s)
 	}
-	for from := begin; from.Before(now); from = from.Add(table) {
+	for from := begin; from.Before(now); from = from.Add(rowSpan) {
 		r := row{From: from.UTC().Format("15:04")}
 		some := false
 		for _, c := range shown {
 			sum, n := 0.0, 0
 			for i, v := range c.values {
-				if !math.IsNaN(v) && times[i].After(from) && !times[i].After(from.Add(table)) {
+				if !math.IsNaN(v) && times[i].After(from) && !times[i].After(from.Add(rowSpan)) {
 					sum, n = sum+v, n+1
 				}
 			}

@@ -299,7 +299,7 @@ func TestConsole_Session(t *testing.T) {
 
 	t.Run("CanNotTell", func(t *testing.T) {
 		t.Parallel()
-		auth := &switched{holder: holders[operatorKey], ok: true}
+		auth := &switched{holder: holders[apikey.DigestOf(secret.New(operatorKey))], ok: true}
 		s := memory()
 		s.auth = auth
 		f := loggedIn(t, s)
@@ -315,7 +315,7 @@ func TestConsole_Session(t *testing.T) {
 	t.Run("Revoked", func(t *testing.T) {
 		t.Parallel()
 		f := newFixture(t, postgres(t))
-		token, key, err := apikey.Issue(t.Context(), f.dir, holders[operatorKey], "laptop")
+		token, key, err := apikey.Issue(t.Context(), f.dir, holders[apikey.DigestOf(secret.New(operatorKey))], "laptop")
 		if err != nil {
 			t.Fatal(err)
 		}
