@@ -65,13 +65,8 @@ func startBrowser(t *testing.T) *browser {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Not t.TempDir, which is a failure where Chromium's last process still writes.
-	profile, err := os.MkdirTemp("", "console-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
 	cmd := exec.Command(program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-		"--no-first-run", "--disable-background-networking", "--hide-scrollbars", "--user-data-dir="+profile, "--remote-debugging-pipe", "about:blank")
+		"--no-first-run", "--disable-background-networking", "--hide-scrollbars", "--user-data-dir="+t.TempDir(), "--remote-debugging-pipe", "about:blank")
 	cmd.ExtraFiles = []*os.File{toBrowser, fromBrowser} // descriptors 3 and 4
 	cmd.WaitDelay = 5 * time.Second
 	if err := cmd.Start(); err != nil {
@@ -92,7 +87,6 @@ func startBrowser(t *testing.T) *browser {
 		_ = cmd.Wait()
 		_ = in.Close()
 		_ = out.Close()
-		_ = os.RemoveAll(profile)
 	})
 	go b.read(out)
 	return b

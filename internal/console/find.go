@@ -145,7 +145,7 @@ func (c *Console) answer(ctx context.Context, s session, p *findPage) (to string
 
 	err = c.asking(ctx, func(ctx context.Context) error {
 		if what != "" {
-			if p.Intents, err = c.intentsOf(ctx, s, q, what); err != nil {
+			if p.Intents, err = c.intentsOf(ctx, q, what); err != nil {
 				// What can not be a reference may still be a key.
 				var invalid *intent.InvalidError
 				if !errors.As(err, &invalid) {
@@ -208,7 +208,7 @@ func isMerchant(name string) bool {
 	return len(apikey.Check(apikey.Holder{Merchant: name, Role: apikey.API, Mode: apikey.Live}, "")) == 0
 }
 
-func (c *Console) intentsOf(ctx context.Context, s session, q intent.Search, what string) (*intentList, error) {
+func (c *Console) intentsOf(ctx context.Context, q intent.Search, what string) (*intentList, error) {
 	all, more, err := intent.SearchFor(ctx, c.Searcher, q, mostFound)
 	if err != nil {
 		return nil, err
