@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -230,10 +231,12 @@ func TestConsole_Run(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := loggedIn(t, memory())
-		began, reads, away := time.Now(), 0, false
+		began := time.Now()
+		var reads atomic.Int64
+		var away atomic.Bool
 		f.present = func() (metrics.Snapshot, error) {
-			reads++
-			if away {
+			reads.Add(1)
+			if away.Load() {
 				return metrics.Snapshot{}, errors.New("the cause")
 			}
 			return counted(time.Now(), time.Since(began)), nil
@@ -241,12 +244,12 @@ func TestConsole_Run(t *testing.T) {
 		go func() { _ = f.console.Run(t.Context()) }()
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		if reads != 40 || f.console.Kept() != 40 {
-			t.Errorf("%d reads, %d kept, want 40", reads, f.console.Kept())
+		if reads.Load() != 40 || f.console.Kept() != 40 {
+			t.Errorf("%d reads, %d kept, want 40", reads.Load(), f.console.Kept())
 		}
-		away = true
+		away.Store(true)
 		time.Sleep(5 * time.Minute)
-		away = false
+		away.Store(false)
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
 		if f.console.Kept() != 60 {
