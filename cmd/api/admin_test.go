@@ -13,6 +13,7 @@ import (
 
 	"intentd/internal/apikey"
 	"intentd/internal/pgtest"
+	"intentd/internal/secret/secrettest"
 )
 
 // admin returns the replica as its admin listener shows it.
@@ -238,11 +239,14 @@ func (r *replica) logIn(t *testing.T, key string) (status int, cookie string) {
 	return resp.StatusCode, cookie
 }
 
+// operatorKey opens the console.
+const operatorKey = "operator-" + secrettest.Word
+
 // TestReplica_Console: the console is on the admin listener and on no other, shows
 // this replica, and lets in who the program's keys say.
 func TestReplica_Console(t *testing.T) {
 	t.Parallel()
-	r := startOn(t, pgtest.New(t), "API_DEMO_KEYS="+merchant+",desk=console-secret-key:operator")
+	r := startOn(t, pgtest.New(t), "API_DEMO_KEYS="+merchant+"="+token+",desk="+operatorKey+":operator")
 	admin := r.admin(t)
 	id := r.post("console-key", with("reference", `"order-1001"`)).id(t)
 	if got := r.get("/console"); got.status != 404 {
@@ -251,10 +255,10 @@ func TestReplica_Console(t *testing.T) {
 	if got := admin.get("/console"); got.status != 200 || !strings.Contains(got.body, "API key") {
 		t.Errorf("without a session: %v, want the form", got)
 	}
-	if status, cookie := admin.logIn(t, merchant); status != 403 || cookie != "" {
+	if status, cookie := admin.logIn(t, token); status != 403 || cookie != "" {
 		t.Errorf("a merchant's key: %d, cookie %q, want 403", status, cookie)
 	}
-	status, cookie := admin.logIn(t, "console-secret-key")
+	status, cookie := admin.logIn(t, operatorKey)
 	if status != 303 {
 		t.Errorf("login: %d, want 303", status)
 	}
@@ -277,7 +281,7 @@ func TestReplica_Console(t *testing.T) {
 		return strings.Contains(admin.do(http.MethodGet, "/console", "", "Cookie", cookie).body, `<h3 id="pool">`)
 	})
 	_, session, _ := strings.Cut(cookie, "=")
-	for _, secret := range []string{"console-secret-key", session} {
+	for _, secret := range []string{operatorKey, session} {
 		if strings.Contains(r.log.String(), secret) {
 			t.Errorf("the log has %q:\n%s", secret, r.log)
 		}
@@ -291,11 +295,11 @@ func TestReplica_ConsoleByServiceRole(t *testing.T) {
 	roles := newRoles(t)
 	roles.migrate(t)
 	roles.grant(t)
-	r := start(t, "DATABASE_URL="+roles.service, "API_DEMO_KEYS="+merchant+",desk=operator-demo:operator")
+	r := start(t, "DATABASE_URL="+roles.service, "API_DEMO_KEYS="+merchant+"="+token+",desk="+operatorKey+":operator")
 	eventually(t, "not ready", func() bool { return r.get("/readyz").status == 200 })
 	admin := r.admin(t)
 	id := r.post("console-key", with("reference", `"order-1001"`)).id(t)
-	_, cookie := admin.logIn(t, "operator-demo")
+	_, cookie := admin.logIn(t, operatorKey)
 	for q, want := range map[string]string{
 		"order-1001": id, "console-key": id, id: "Timeline", "0x" + strings.Repeat("ab", 32): "No intent has this transaction hash",
 	} {

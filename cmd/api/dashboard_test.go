@@ -172,7 +172,7 @@ func work(t *testing.T, replicas ...*replica) (stop func()) {
 		wg.Go(func() {
 			r := replicas[n%len(replicas)]
 			auth := func(key string) []string {
-				return []string{"Authorization", "Bearer " + merchant, "Idempotency-Key", key}
+				return []string{"Authorization", "Bearer " + token, "Idempotency-Key", key}
 			}
 			for i := 0; ; i++ {
 				select {

@@ -162,7 +162,7 @@ func TestReplica_Traces(t *testing.T) {
 		"OTEL_SERVICE_NAME=payments", "OTEL_RESOURCE_ATTRIBUTES=team=pay", "OTEL_EXPORTER_OTLP_HEADERS=x-collector-key=for%20it")...)
 	const (
 		key   = "a-key-that-must-not-be-exported"
-		token = "other-token"
+		token = otherToken
 	)
 	create := func(body, parent string) reply {
 		return r.do(http.MethodPost, "/v1/payment_intents", body, "Authorization", "Bearer "+token, "Idempotency-Key", key, "Traceparent", parent)
@@ -331,7 +331,7 @@ func TestReplica_TracesOfAGroup(t *testing.T) {
 				parent = "00-" + callersTrace + "-" + callersSpan + "-00"
 			}
 			wg.Go(func() {
-				got := r.do(http.MethodPost, "/v1/payment_intents", example, "Authorization", "Bearer "+merchant, "Idempotency-Key", fmt.Sprint("K", round, "-", n), "Traceparent", parent)
+				got := r.do(http.MethodPost, "/v1/payment_intents", example, "Authorization", "Bearer "+token, "Idempotency-Key", fmt.Sprint("K", round, "-", n), "Traceparent", parent)
 				if !got.fresh() {
 					t.Errorf("create: %v", got)
 				}
@@ -394,7 +394,7 @@ func TestReplica_NoTraces(t *testing.T) {
 			t.Parallel()
 			c := newCollector(t)
 			r := start(t, append(quietly(c), "API_STORE=memory", off)...)
-			r.do(http.MethodPost, "/v1/payment_intents", example, "Authorization", "Bearer "+merchant, "Idempotency-Key", "K", "Traceparent", traceparent)
+			r.do(http.MethodPost, "/v1/payment_intents", example, "Authorization", "Bearer "+token, "Idempotency-Key", "K", "Traceparent", traceparent)
 			r.post("L", example)
 			r.stop(t)
 			if spans := c.spans(); len(spans) > 0 {
