@@ -367,24 +367,38 @@ func replicasScenario(ctx context.Context, st *stage) (r result, err error) {
 	return r, err
 }
 
-// growthScenario compares creates into tables of several sizes.
+// growthScenario compares creates into tables of several sizes. What one way is to
+// find is filled in, and copied for the others before any service is there.
 func growthScenario(ctx context.Context, st *stage) (r result, err error) {
+	urls := make(map[string][]string)
+	for _, records := range st.records {
+		began := time.Now()
+		url, err := st.database(ctx)
+		if err != nil {
+			return r, err
+		}
+		if err := fillRecords(ctx, url, fillRecordsSQL, records, time.Hour); err != nil {
+			return r, err
+		}
+		if err := fillIntents(ctx, url, records, "settled"); err != nil {
+			return r, err
+		}
+		filled := databaseName(st.count)
+		for n, way := range st.ours() {
+			if n > 0 {
+				st.count++
+				if url, err = st.postgres.copy(ctx, databaseName(st.count), filled); err != nil {
+					return r, err
+				}
+			}
+			urls[way] = append(urls[way], url)
+		}
+		fmt.Fprintf(st.out, "%d records and intents were made in %v\n", records, time.Since(began).Round(time.Second))
+	}
 	var all []contestant
 	for _, way := range st.ours() {
-		for _, records := range st.records {
-			url, err := st.database(ctx)
-			if err != nil {
-				return r, err
-			}
-			began := time.Now()
-			if err := fillRecords(ctx, url, fillRecordsSQL, records, time.Hour); err != nil {
-				return r, err
-			}
-			if err := fillIntents(ctx, url, records, "settled"); err != nil {
-				return r, err
-			}
-			fmt.Fprintf(st.out, "%s: %d records and intents were made in %v\n", way, records, time.Since(began).Round(time.Second))
-			s, err := st.service(ctx, way, url, 1)
+		for n, records := range st.records {
+			s, err := st.service(ctx, way, urls[way][n], 1)
 			if err != nil {
 				return r, err
 			}
