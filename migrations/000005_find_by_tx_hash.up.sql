@@ -7,5 +7,13 @@
 -- file of its own: a step locks both, in an order that is not ours to choose, and
 -- two locks in one transaction could wait for each other. And who has a large table
 -- can make the index by hand before, concurrently: then it is there.
+do $$
+begin
+  -- What a concurrent build leaves behind that was cut short serves nobody.
+  if exists (select from pg_index where indexrelid = to_regclass('intent_transitions_tx_hash_idx') and not indisvalid) then
+    drop index intent_transitions_tx_hash_idx;
+  end if;
+end
+$$;
 create index if not exists intent_transitions_tx_hash_idx on intent_transitions (tx_hash, merchant_id, intent_id)
     where tx_hash is not null;

@@ -148,6 +148,31 @@ func TestUp(t *testing.T) {
 		}
 	})
 
+	// One that was cut short while it was made by hand serves nobody, and is no
+	// reason to drop the one that does.
+	t.Run("IndexesLeftInvalid", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.New(t)
+		db.Exec(t, "create index payment_intents_reference_idx on payment_intents (merchant_id, reference, id) where reference is not null")
+		db.Exec(t, "update schema_migrations set version = 4")
+		db.Exec(t, `
+update pg_index
+set indisvalid = false
+where indexrelid in ('intent_transitions_tx_hash_idx'::regclass, 'payment_intents_reference_merchant_idx'::regclass)`)
+		if err := migrations.Up(t.Context(), db.URL); err != nil {
+			t.Error(err)
+		}
+		requireVersion(t, db, migrations.Latest(), false)
+		valid := pgtest.QueryVal[int](t, db, `
+select count(*)
+from pg_index
+where indexrelid in (to_regclass('intent_transitions_tx_hash_idx'), to_regclass('payment_intents_reference_merchant_idx'))
+  and indisvalid`)
+		if valid != 2 {
+			t.Errorf("%d of the two indexes serve", valid)
+		}
+	})
+
 	t.Run("CurrentNeedsNoTurn", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.New(t)
