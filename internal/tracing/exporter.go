@@ -10,8 +10,10 @@ import (
 	"log/slog"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
+	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
 
@@ -62,7 +64,7 @@ const (
 func (c *client) UploadTraces(ctx context.Context, spans []*tracepb.ResourceSpans) error {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	withoutErrors(spans)
+	clean(spans)
 	// On the wire it is an ExportTraceServiceRequest, whose own package is the one
 	// that needs gRPC.
 	body, err := proto.Marshal(&tracepb.TracesData{ResourceSpans: spans})
@@ -122,13 +124,15 @@ func (c *client) send(ctx context.Context, body []byte) (wanted time.Duration, a
 	if seconds, err := strconv.ParseUint(resp.Header.Get("Retry-After"), 10, 16); err == nil {
 		wanted = time.Duration(seconds) * time.Second
 	}
-	return wanted, again, fmt.Errorf("the collector answered %s", resp.Status)
+	return wanted, again, fmt.Errorf("the collector answered %d", resp.StatusCode) // its words could be anything
 }
 
-// withoutErrors takes the texts of errors out of the spans, in their status and
-// as events: PostgreSQL's and the driver's may hold values. The SQLSTATE stays, and
-// the request's line in the log has the text.
-func withoutErrors(resources []*tracepb.ResourceSpans) {
+// clean takes the texts of errors out of the spans, in their status and as events:
+// PostgreSQL's and the driver's may hold values. The SQLSTATE stays, and the
+// request's line in the log has the text. What a client has sent and is no UTF-8 gets
+// U+FFFD in its place, or protobuf would refuse the batch, and everybody's spans with
+// it.
+func clean(resources []*tracepb.ResourceSpans) {
 	for _, r := range resources {
 		for _, scope := range r.GetScopeSpans() {
 			for _, span := range scope.GetSpans() {
@@ -136,10 +140,32 @@ func withoutErrors(resources []*tracepb.ResourceSpans) {
 				if span.GetStatus() != nil {
 					span.Status.Message = ""
 				}
+				span.Name, span.TraceState = utf8Of(span.GetName()), utf8Of(span.GetTraceState())
+				cleanAttributes(span.GetAttributes())
 			}
 		}
 	}
 }
+
+func cleanAttributes(attributes []*commonpb.KeyValue) {
+	for _, a := range attributes {
+		a.Key = utf8Of(a.GetKey())
+		cleanValue(a.GetValue())
+	}
+}
+
+func cleanValue(value *commonpb.AnyValue) {
+	switch v := value.GetValue().(type) {
+	case *commonpb.AnyValue_StringValue:
+		v.StringValue = utf8Of(v.StringValue)
+	case *commonpb.AnyValue_ArrayValue:
+		for _, element := range v.ArrayValue.GetValues() {
+			cleanValue(element)
+		}
+	}
+}
+
+func utf8Of(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
 // warnEvery is how often the log is told that spans are lost.
 const warnEvery = time.Minute

@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -35,6 +36,37 @@ func resourceSpans() []*tracepb.ResourceSpans {
 			Events: []*tracepb.Span_Event{{Name: "a secret"}},
 		},
 	}}}}}
+}
+
+// One request with bytes that are no UTF-8 does not lose everybody's spans.
+func TestClient_UploadTraces_NoUTF8(t *testing.T) {
+	t.Parallel()
+	var body []byte
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { body, _ = io.ReadAll(r.Body) }))
+	defer server.Close()
+	c := newClient(&Config{endpoint: server.URL, timeout: patience})
+	text := func(s string) *commonpb.AnyValue {
+		return &commonpb.AnyValue{Value: &commonpb.AnyValue_StringValue{StringValue: s}}
+	}
+	list := func(s ...*commonpb.AnyValue) *commonpb.AnyValue {
+		return &commonpb.AnyValue{Value: &commonpb.AnyValue_ArrayValue{ArrayValue: &commonpb.ArrayValue{Values: s}}}
+	}
+	spans := func(bad string) []*tracepb.ResourceSpans {
+		return []*tracepb.ResourceSpans{{ScopeSpans: []*tracepb.ScopeSpans{{Spans: []*tracepb.Span{{
+			Name: "GET " + bad, TraceState: bad,
+			Attributes: []*commonpb.KeyValue{{Key: "path" + bad, Value: text("/" + bad)}, {Key: "all", Value: list(text("ü"), text(bad))}},
+		}}}}}}
+	}
+	if err := c.UploadTraces(t.Context(), spans("\xff")); err != nil {
+		t.Fatal(err)
+	}
+	var got tracepb.TracesData
+	if err := proto.Unmarshal(body, &got); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(spans("\uFFFD"), got.ResourceSpans, protocmp.Transform()); diff != "" {
+		t.Errorf("sent (-want +got):\n%s", diff)
+	}
 }
 
 func TestClient_UploadTraces(t *testing.T) {
