@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -159,6 +160,9 @@ func openPool(ctx context.Context, url secret.Text, maxConns int32, traces *trac
 	if pc.ConnConfig.RuntimeParams["application_name"] == "" {
 		pc.ConnConfig.RuntimeParams["application_name"] = "intentd"
 	}
+	// Whatever the database's default is. In query modes that take times as text,
+	// as behind PgBouncer, pgx reads no other style.
+	pc.ConnConfig.RuntimeParams["datestyle"] = "ISO"
 	pgidem.Configure(pc)
 	traces.Pool(pc)
 	pool, err := pgxpool.NewWithConfig(ctx, pc)
@@ -214,7 +218,8 @@ func prepareSchema(ctx context.Context, url secret.Text, log *slog.Logger) {
 const readySQL = `
 select pg_is_in_recovery(),
        version,
-       dirty
+       dirty,
+       current_setting('bytea_output') = 'hex'
 from schema_migrations`
 
 // schemaReady says why the database can not be written to as this program needs
@@ -222,10 +227,10 @@ from schema_migrations`
 // before them working.
 func schemaReady(ctx context.Context, pool *pgxpool.Pool) error {
 	var (
-		standby, dirty bool
-		current        int64
+		standby, dirty, hex bool
+		current             int64
 	)
-	if err := pool.QueryRow(ctx, readySQL).Scan(&standby, &current, &dirty); err != nil {
+	if err := pool.QueryRow(ctx, readySQL).Scan(&standby, &current, &dirty, &hex); err != nil {
 		return err
 	}
 	switch {
@@ -233,9 +238,17 @@ func schemaReady(ctx context.Context, pool *pgxpool.Pool) error {
 		return errors.New("the database is a standby")
 	case dirty, current < int64(migrations.Latest()): //nolint:gosec // a handful of migrations
 		return fmt.Errorf("schema is at version %d (dirty: %t), want %d", current, dirty, migrations.Latest())
+	case !hex && asText(pool.Config().ConnConfig.DefaultQueryExecMode):
+		return errors.New("bytea_output is not hex, which the recorded answers can not be read with: alter database ... set bytea_output = hex")
 	default:
 		return nil
 	}
+}
+
+// asText says whether values come as text in that mode, spelt as the session's
+// settings have it.
+func asText(mode pgx.QueryExecMode) bool {
+	return mode == pgx.QueryExecModeExec || mode == pgx.QueryExecModeSimpleProtocol
 }
 
 // migrate runs one of the migrate commands.

@@ -188,8 +188,8 @@ const escaped = "; with / ? # @ in a password as %2F %3F %23 %40"
 
 // endsItsHost says whether a URL's host ends where who wrote it meant it to. A
 // password with a bare slash, question mark or hash ends it early: what follows
-// is then a path, say, of which drivers and servers tell in their errors. What is
-// no URL has no host to end.
+// is then a path, say, of which drivers and servers tell in their errors; and with
+// a bare at sign it begins within the password. What is no URL has no host to end.
 func endsItsHost(text string) bool {
 	scheme, rest, ok := strings.Cut(text, "://")
 	if !ok || strings.ContainsAny(scheme, " =") {
@@ -200,7 +200,7 @@ func endsItsHost(text string) bool {
 		authority, tail = rest[:i], rest[i:]
 	}
 	path, query, _ := strings.Cut(tail, "?")
-	if strings.Contains(path, "@") {
+	if strings.Contains(path, "@") || strings.Count(authority, "@") > 1 {
 		return false
 	}
 	for pair := range strings.SplitSeq(query, "&") {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -307,6 +308,9 @@ func TestRun_WrongURLs(t *testing.T) {
 		"postgres://u:1?a=s3cr3t@127.0.0.1/d":                             refused,
 		"postgres://u:1#s3cr3t@127.0.0.1/d":                               refused,
 		"postgres://u:s3cr3t%zz@127.0.0.1:1/d":                            refused,
+		"postgres://u:p@s3cr3t@127.0.0.1:1/d":                             refused,
+		"postgres://u:@s3cr3t@127.0.0.1:1/d?sslmode=disable":              refused,
+		"postgres://u:p@127.0.0.1:1,s3cr3t@h/d":                           refused,
 		"postgres://u:p s3cr3t@127.0.0.1:1/d":                             refused,
 		"postgres://u:s3cr3t@[bad":                                        refused,
 		"postgres://u:s3cr3t@127.0.0.1:99999/d":                           refused,
@@ -333,7 +337,7 @@ func TestRun_WrongURLs(t *testing.T) {
 		}
 	}
 	for _, url := range []string{
-		"s3cr3t", "u:s3cr3t@h", "http://u:s3cr3t@h", "redis://:s3cr3t/x@h", "redis://:1/s3cr3t@h", "redis://:1?s3cr3t@h", "redis://:1?db=s3cr3t@h", "redis://:1#s3cr3t@h",
+		"s3cr3t", "u:s3cr3t@h", "http://u:s3cr3t@h", "redis://:s3cr3t/x@h", "redis://:1/s3cr3t@h", "redis://:1?s3cr3t@h", "redis://:1?db=s3cr3t@h", "redis://:1#s3cr3t@h", "redis://:1@s3cr3t@h",
 		"redis://:s3cr3t%zz@h", "redis://:s3cr3t@[bad", "redis://:x@h/s3cr3t", "redis://:x@h?db=s3cr3t", "unix://u:s3cr3t/x@/none.sock", `"redis://:s3cr3t@h"`,
 	} {
 		if code, _, diag := call(t, []string{"REDIS_URL=" + url, "DATABASE_URL=postgres://127.0.0.1:1/"}, "migrate", "version"); code != refused || secrettest.Known(diag) {
@@ -583,23 +587,69 @@ func TestReplica_Shutdown(t *testing.T) {
 	})
 }
 
-// TestReplica_HostileDefaults is a database whose sessions are made for reading.
+// TestReplica_HostileDefaults is a database whose sessions are made for reading,
+// and that spells things in its own way; asked in the query mode that a pooler needs too.
 func TestReplica_HostileDefaults(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Empty(t)
-	for _, setting := range []string{"default_transaction_read_only = on", "default_transaction_isolation = serializable"} {
-		db.Exec(t, fmt.Sprintf(`do $$ begin execute format('alter database %%I set %s', current_database()); end $$`, setting))
+	for _, mode := range []string{"cache_statement", "exec"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Empty(t)
+			for _, setting := range []string{
+				"default_transaction_read_only = on", "default_transaction_isolation = serializable",
+				"datestyle = ''SQL, DMY''", "timezone = ''Asia/Kathmandu''",
+			} {
+				db.Exec(t, fmt.Sprintf(`do $$ begin execute format('alter database %%I set %s', current_database()); end $$`, setting))
+			}
+			u, err := url.Parse(db.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			q := u.Query()
+			q.Set("default_query_exec_mode", mode)
+			u.RawQuery = q.Encode()
+			r := start(t, "DATABASE_URL="+u.String(), "SWEEP_INTERVAL=20ms")
+			eventually(t, "not ready", func() bool { return r.get("/readyz").status == 200 })
+			short := r.post("K", with("expires_in_seconds", "1"))
+			if !short.fresh() {
+				t.Fatalf("create: %v", short)
+			}
+			if again := r.post("K", with("expires_in_seconds", "1")); !again.replayed() || again.body != short.body {
+				t.Errorf("replay: %v, want %v", again, short)
+			}
+			eventually(t, "the sweeper does not cancel", func() bool {
+				return strings.Contains(r.get("/v1/payment_intents/"+short.id(t)).body, `"state":"canceled","version":2`)
+			})
+			wantPaired(t, db)
+		})
 	}
-	r := startOn(t, db, "SWEEP_INTERVAL=20ms")
-	eventually(t, "not ready", func() bool { return r.get("/readyz").status == 200 })
-	short := r.post("K", with("expires_in_seconds", "1"))
-	if !short.fresh() {
-		t.Fatalf("create: %v", short)
+}
+
+// TestReplica_ByteaOutput: what the recorded answers could not be read with is told
+// by /readyz, and not by the first replay.
+func TestReplica_ByteaOutput(t *testing.T) {
+	t.Parallel()
+	for mode, status := range map[string]int{"cache_statement": 200, "exec": 503, "simple_protocol": 503} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			db.Exec(t, "do $$ begin execute format('alter database %I set bytea_output = escape', current_database()); end $$")
+			u, err := url.Parse(db.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			q := u.Query()
+			q.Set("default_query_exec_mode", mode)
+			u.RawQuery = q.Encode()
+			r := start(t, "DATABASE_URL="+u.String())
+			if got := r.get("/readyz"); got.status != status {
+				t.Errorf("/readyz: %v, want %d", got, status)
+			}
+			if status == 503 {
+				eventually(t, "the log does not tell of it", func() bool { return strings.Contains(r.log.String(), "bytea_output = hex") })
+			}
+		})
 	}
-	eventually(t, "the sweeper does not cancel", func() bool {
-		return strings.Contains(r.get("/v1/payment_intents/"+short.id(t)).body, `"state":"canceled","version":2`)
-	})
-	wantPaired(t, db)
 }
 
 // TestReplica_StandbyFirst names a standby before the primary, as a URL does
