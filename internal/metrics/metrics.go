@@ -45,6 +45,7 @@ var seconds = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 
 // series is there. It is safe for concurrent use.
 type Metrics struct {
 	registry *prometheus.Registry
+	probe    *probeCollector // nil: nothing is asked
 
 	requests children[requestKey, requestSeries]
 	claims   []prometheus.Counter // by idempotency.Outcome; 0: the store could not decide

@@ -67,7 +67,7 @@ type probeCollector struct {
 
 	mu     sync.Mutex // held while it asks: one question at a time
 	asked  time.Time
-	up     float64
+	down   error // why it is not ready
 	lags   map[string]time.Duration // nil: it could not tell
 	failed float64
 }
@@ -77,13 +77,15 @@ type probeCollector struct {
 // told its figures are left out, and a failure is counted. It panics the second
 // time.
 func (m *Metrics) Probe(p Probe) {
-	m.registry.MustRegister(&probeCollector{
+	c := &probeCollector{
 		Probe: p,
 		ready: prometheus.NewDesc(namespace+"_ready", "1 if the service can serve, as /readyz says, else 0.", nil, nil),
 		lag: prometheus.NewDesc(namespace+"_sweeper_lag_seconds",
 			"For how long the piece of work that has been due for longest has been so; 0 if none is due.", []string{"task"}, nil),
 		failures: prometheus.NewDesc(namespace+"_sweeper_lag_failures_total", "How often the lag could not be told.", nil, nil),
-	})
+	}
+	m.registry.MustRegister(c)
+	m.probe = c
 }
 
 // Describe implements prometheus.Collector.
@@ -101,23 +103,33 @@ func (c *probeCollector) Collect(ch chan<- prometheus.Metric) {
 		c.ask()
 		c.asked = time.Now() // since it was answered, or a slow one would be asked at once again
 	}
-	ch <- prometheus.MustNewConstMetric(c.ready, prometheus.GaugeValue, c.up)
+	up := 0.0
+	if c.down == nil {
+		up = 1
+	}
+	ch <- prometheus.MustNewConstMetric(c.ready, prometheus.GaugeValue, up)
 	for job, age := range c.lags {
 		ch <- prometheus.MustNewConstMetric(c.lag, prometheus.GaugeValue, age.Seconds(), taskOf(job))
 	}
 	ch <- prometheus.MustNewConstMetric(c.failures, prometheus.CounterValue, c.failed)
 }
 
+// why returns what the service could not serve for when it was last asked; nil
+// where it could, and where there is no probe.
+func (c *probeCollector) why() error {
+	if c == nil {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.down
+}
+
 func (c *probeCollector) ask() {
 	ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
 	defer cancel()
 	var ready sync.WaitGroup
-	ready.Go(func() {
-		c.up = 0
-		if c.Ready(ctx) == nil {
-			c.up = 1
-		}
-	})
+	ready.Go(func() { c.down = c.Ready(ctx) })
 	var err error
 	if c.lags, err = c.Lag(ctx); err != nil {
 		c.lags = nil

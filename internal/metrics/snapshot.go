@@ -30,6 +30,9 @@ type Snapshot struct {
 	Groups Histogram
 
 	Ready bool
+	// Why is what the service can not serve for, as the probe was last told, for
+	// people; nil where it is ready. It may hold the names of hosts.
+	Why error
 	// Lag is for how long the work that has been due for longest has been so, by
 	// task; nil where it could not be told.
 	Lag  map[string]time.Duration
@@ -143,6 +146,9 @@ func (m *Metrics) Snapshot() (Snapshot, error) {
 				s.pool(figure, f.GetMetric()[0])
 			}
 		}
+	}
+	if !s.Ready { // since it may have been asked again meanwhile
+		s.Why = m.probe.why()
 	}
 	return s, nil
 }

@@ -84,8 +84,8 @@ func TestMetrics_Snapshot(t *testing.T) {
 		pool := lazyPool(t)
 		m.Pool(pool.Stat)
 		got := snapshot(t, m)
-		if diff := cmp.Diff(map[string]time.Duration{"cancel_expired_intents": 1500 * time.Millisecond}, got.Lag); diff != "" || !got.Ready {
-			t.Errorf("ready %t, lag (-want +got):\n%s", got.Ready, diff)
+		if diff := cmp.Diff(map[string]time.Duration{"cancel_expired_intents": 1500 * time.Millisecond}, got.Lag); diff != "" || !got.Ready || got.Why != nil {
+			t.Errorf("ready %t since %v, lag (-want +got):\n%s", got.Ready, got.Why, diff)
 		}
 		if diff := cmp.Diff(&metrics.Pool{Max: float64(pool.Config().MaxConns)}, got.Pool); diff != "" {
 			t.Errorf("pool (-want +got):\n%s", diff)
@@ -95,12 +95,13 @@ func TestMetrics_Snapshot(t *testing.T) {
 	t.Run("CanNotTell", func(t *testing.T) {
 		t.Parallel()
 		m := metrics.New("v1")
+		away := errors.New("the database is away")
 		m.Probe(metrics.Probe{
-			Ready: func(context.Context) error { return errors.New("away") },
+			Ready: func(context.Context) error { return away },
 			Lag:   func(context.Context) (map[string]time.Duration, error) { return nil, errors.New("away") },
 		})
-		if got := snapshot(t, m); got.Ready || got.Lag != nil || got.Pool != nil {
-			t.Errorf("ready %t, lag %v, pool %v", got.Ready, got.Lag, got.Pool)
+		if got := snapshot(t, m); got.Ready || !errors.Is(got.Why, away) || got.Lag != nil || got.Pool != nil {
+			t.Errorf("ready %t since %v, lag %v, pool %v", got.Ready, got.Why, got.Lag, got.Pool)
 		}
 	})
 }
