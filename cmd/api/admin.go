@@ -34,6 +34,7 @@ func listenAdmin(ctx context.Context, addr string) (net.Listener, error) {
 // since the default mux has whatever any package has put there.
 func adminHandler(public, metrics, console http.Handler) http.Handler {
 	mux := http.NewServeMux()
+	mux.Handle("GET /{$}", http.RedirectHandler("/console", http.StatusSeeOther)) // what people look for here
 	mux.Handle("/console", console)
 	mux.Handle("/console/", console)
 	mux.Handle("GET /metrics", metrics)

@@ -28,6 +28,7 @@ func TestReplica_Admin(t *testing.T) {
 	r := startOn(t, db, "SWEEP_INTERVAL=50ms")
 	admin := r.admin(t)
 	for path, want := range map[string]string{
+		"/":                              `name="key"`, // it leads to the console
 		"/metrics":                       "go_goroutines",
 		"/healthz":                       `"ok"`,
 		"/readyz":                        `"ready"`,
@@ -48,7 +49,7 @@ func TestReplica_Admin(t *testing.T) {
 			t.Errorf("public %s: %v; want 404", path, got)
 		}
 	}
-	for _, path := range []string{"/", "/v1/payment_intents", "/debug/pprof/nothing", "/metrics/x"} {
+	for _, path := range []string{"/index.html", "/v1/payment_intents", "/debug/pprof/nothing", "/metrics/x"} {
 		if got := admin.get(path); got.status != 404 {
 			t.Errorf("admin %s: %d, want 404", path, got.status)
 		}
@@ -212,15 +213,24 @@ func TestStartAdmin(t *testing.T) {
 	}
 }
 
-// What any package puts on the default mux stays there.
 func TestAdminHandler(t *testing.T) {
 	t.Parallel()
 	http.HandleFunc("/debug/of-another-package", func(http.ResponseWriter, *http.Request) {})
 	nothing := http.NotFoundHandler()
-	w := httptest.NewRecorder()
-	adminHandler(nothing, nothing, nothing).ServeHTTP(w, httptest.NewRequestWithContext(context.Background(), http.MethodGet, "/debug/of-another-package", nil))
-	if w.Code != http.StatusNotFound {
-		t.Errorf("status %d, want 404", w.Code)
+	h := adminHandler(nothing, nothing, nothing)
+	for path, want := range map[string]struct {
+		status int
+		to     string
+	}{
+		"/":                         {http.StatusSeeOther, "/console"},
+		"/else":                     {http.StatusNotFound, ""},
+		"/debug/of-another-package": {http.StatusNotFound, ""}, // what any package puts on the default mux stays there
+	} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequestWithContext(context.Background(), http.MethodGet, path, nil))
+		if to := w.Header().Get("Location"); w.Code != want.status || to != want.to {
+			t.Errorf("%s: %d to %q, want %d to %q", path, w.Code, to, want.status, want.to)
+		}
 	}
 }
 
