@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"path"
 	"regexp"
 	"strings"
 	"time"
@@ -68,7 +69,7 @@ type keyRow struct {
 	Fingerprint  string
 	Claimed      time.Time
 	Expires      time.Time
-	Intent, Path string // the intent that the answer is about, or ""
+	Intent, Path string // the intent that the answer names, or ""
 	Answer       string
 }
 
@@ -256,6 +257,25 @@ func (c *Console) recordsOf(ctx context.Context, s session, key, merchant string
 	return list, nil
 }
 
+// subject is the intent that an answer names: in its body, as a create's and a
+// step's does, or in Location. A refusal names none.
+func subject(resp idempotency.Response) (intent.ID, bool) {
+	var about struct {
+		ID string `json:"id"`
+	}
+	if json.Unmarshal(resp.Body, &about) == nil {
+		if id, err := intent.ParseID(about.ID); err == nil {
+			return id, true
+		}
+	}
+	at, err := url.Parse(resp.Header.Get("Location"))
+	if err != nil {
+		return intent.ID{}, false
+	}
+	id, err := intent.ParseID(path.Base(at.Path))
+	return id, err == nil
+}
+
 // longestAnswer is how much of a recorded answer is shown, in bytes.
 const longestAnswer = 4 << 10
 
@@ -271,16 +291,10 @@ func rowOf(scope string, rec idempotency.Record) keyRow {
 		Status: rec.Response.Status, Fingerprint: rec.Fingerprint.String(),
 		Claimed: rec.CreatedAt, Expires: rec.ExpiresAt,
 	}
+	if id, ok := subject(rec.Response); ok {
+		row.Intent, row.Path = id.String(), intentPath(row.Merchant, id)
+	}
 	answer := rec.Response.Body
-	// A create tells its intent in Location too, a step in the body only.
-	var about struct {
-		ID string `json:"id"`
-	}
-	if json.Unmarshal(answer, &about) == nil {
-		if id, err := intent.ParseID(about.ID); err == nil {
-			row.Intent, row.Path = id.String(), intentPath(row.Merchant, id)
-		}
-	}
 	if len(answer) > longestAnswer {
 		row.Answer = fmt.Sprintf("%s … (%d bytes)", answer[:longestAnswer], len(answer))
 	} else {

@@ -61,7 +61,8 @@ func TestConsole_Find_Intents(t *testing.T) {
 		f.settle(t, one)
 
 		for _, as := range []string{"", "reference"} {
-			a := f.wantPage(t, finding(" order-1 ", as, ""), http.StatusOK, "Intents with this reference", "shop-1", "shop-2", "settled", "100000000")
+			a := f.wantPage(t, finding(" order-1 ", as, ""), http.StatusOK, "Intents with this reference", "shop-1", "shop-2", "settled", "100000000",
+				"Amount, in smallest units", "units of <span class=\"mono\" title=\"0x5FbDB2315678afecb367f032d93F642f64180aa3\">0x5FbD…0aa3</span> on <span class=\"mono\">evm:31337</span>")
 			wantLinks(t, a, pathOf("shop-1", one), pathOf("shop-2", two))
 			if strings.Contains(a.body, `id="keys"`) != (as == "") {
 				t.Errorf("as %q: %s", as, a.body)
@@ -147,9 +148,48 @@ func TestConsole_Find_Keys(t *testing.T) {
 		if err := claim.Attempt.Complete(t.Context(), idempotency.Response{Status: 500, Body: []byte(long)}); err != nil {
 			t.Fatal(err)
 		}
-		a = f.wantPage(t, finding("k", "key", "shop-1"), http.StatusOK, "the answer is about none", "500", html.EscapeString("a<b>a<b>"), "(8000 bytes)")
+		a = f.wantPage(t, finding("k", "key", "shop-1"), http.StatusOK, "500", html.EscapeString("a<b>a<b>"), "(8000 bytes)")
 		if strings.Contains(a.body, "a<b>") || len(a.body) > 25_000 {
 			t.Errorf("%d bytes: %s", len(a.body), a.body)
+		}
+	})
+
+	// Which intent an answer is about is in its body or in Location; a refusal is
+	// left to the log.
+	t.Run("About", func(t *testing.T) {
+		t.Parallel()
+		f := loggedIn(t, memory())
+		id := f.create(t, merchantKey, "")
+		path := intentsPath + "/" + id.String() + "/cancel"
+		fp := idempotency.FingerprintOf(http.MethodPost, path, []byte(`{"reason":"r"}`))
+		toLog := "the record does not tell which, if any: the log does, in the <code>path</code> of its line with the fingerprint <code>" + fp.String() + "</code>"
+		for name, tt := range map[string]struct {
+			resp  idempotency.Response
+			knows bool
+		}{
+			"body":        {idempotency.Response{Status: 200, Body: []byte(`{"id":"` + id.String() + `"}`)}, true},
+			"location":    {idempotency.Response{Status: 201, Header: http.Header{"Location": {intentsPath + "/" + id.String()}}, Body: []byte("made")}, true},
+			"refusal":     {idempotency.Response{Status: 409, Body: []byte(`{"error":"invalid_transition","detail":"no such transition"}`)}, false},
+			"of-no-one":   {idempotency.Response{Status: 201, Header: http.Header{"Location": {"/v1/things/1"}}, Body: []byte(`{"id":"1"}`)}, false},
+			"unreadable":  {idempotency.Response{Status: 201, Header: http.Header{"Location": {"%"}}}, false},
+			"of-its-part": {idempotency.Response{Status: 201, Header: http.Header{"Location": {path}}}, false},
+		} {
+			claim, err := f.keys.Claim(t.Context(), idempotency.ID{Scope: "shop-1", Key: name}, fp)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := claim.Attempt.Complete(t.Context(), tt.resp); err != nil {
+				t.Fatal(err)
+			}
+			a := f.wantPage(t, finding(name, "key", "shop-1"), http.StatusOK)
+			if tt.knows {
+				wantLinks(t, a, pathOf("shop-1", id))
+			} else {
+				wantLinks(t, a)
+			}
+			if strings.Contains(a.body, toLog) == tt.knows {
+				t.Errorf("%s: to the log: %t", name, !tt.knows)
+			}
 		}
 	})
 

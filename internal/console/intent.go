@@ -24,6 +24,9 @@ type intentPage struct {
 	Before  bool
 	After   int64
 	Overdue bool
+	// Expiring says that expires_at means something: it is a created intent that
+	// the sweeper cancels, and that nobody may authorize any more.
+	Expiring bool
 }
 
 // step is a row of the timeline. The first of all is the creation, which no row of
@@ -74,6 +77,7 @@ func (c *Console) intent(w http.ResponseWriter, r *http.Request, s session) {
 		Names:     slices.Sorted(maps.Keys(in.Metadata)),
 		Before:    after > 0,
 		Overdue:   in.State == intent.Created && time.Now().After(in.ExpiresAt),
+		Expiring:  in.State == intent.Created,
 	}
 	if !body.Before {
 		body.Timeline = append(body.Timeline, step{Transition: intent.Transition{Version: 1, To: intent.Created, Actor: intent.API, At: in.CreatedAt}})
@@ -103,6 +107,7 @@ var functions = template.FuncMap{
 		return duration(now.Sub(t)) + " ago"
 	},
 	"words": words,
+	"short": short,
 	// tone is the class of a state's mark.
 	"tone": func(s intent.State) string {
 		switch s {
@@ -118,4 +123,13 @@ var functions = template.FuncMap{
 			return "open"
 		}
 	},
+}
+
+// short writes a chain's address so that people can tell it from others.
+func short(address string) string {
+	const first, last = 6, 4
+	if len(address) <= first+last {
+		return address
+	}
+	return address[:first] + "…" + address[len(address)-last:]
 }

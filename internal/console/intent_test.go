@@ -26,12 +26,12 @@ func TestConsole_Intent(t *testing.T) {
 		const form = "2006-01-02T15:04:05.000000Z"
 		a := f.wantPage(t, pathOf("shop-1", id), http.StatusOK,
 			id.String(), "version 7", "evm:31337", in.Token, in.Payer, in.Merchant, "100000000", in.TxHash,
-			`<time datetime="`+in.CreatedAt.Format(form)+`">`+in.CreatedAt.Format(form)+`</time>`, in.ExpiresAt.Format(form),
+			`<time datetime="`+in.CreatedAt.Format(form)+`">`+in.CreatedAt.Format(form)+`</time>`, in.ExpiresAt.Format(form), "counts only while it is created",
 			"&lt;script&gt;alert(1)&lt;/script&gt;", "&#34;&gt;&lt;img src=x onerror=y&gt;",
 			"by relayer", "by listener", "by api", "from authorized", "block 1234 is no longer there",
 			`href="/console/find?as=tx_hash&amp;q=`+txHash+`"`,
 			`href="/console/find?as=reference&amp;q=%3cscript%3ealert%281%29%3c%2fscript%3e"`)
-		for _, bad := range []string{"<script", "<img", "There are later steps", "past its time"} {
+		for _, bad := range []string{"<script", "<img", "There are later steps", "past its time", "in 14 min"} {
 			if strings.Contains(a.body, bad) {
 				t.Errorf("the page has %s", bad)
 			}
@@ -57,7 +57,7 @@ func TestConsole_Intent(t *testing.T) {
 		f.wantPage(t, pathOf("shop-1", id)+"?after=-1", http.StatusBadRequest, "after must be")
 
 		bare := f.create(t, otherKey, "")
-		f.wantPage(t, pathOf("shop-2", bare), http.StatusOK, "none given", "none on record", "<p class=\"empty\">None.</p>")
+		f.wantPage(t, pathOf("shop-2", bare), http.StatusOK, "none given", "none on record", "<p class=\"empty\">None.</p>", `</time> <span class="note">in 14 min 59 s</span>`)
 		for _, path := range []string{pathOf("shop-1", bare), pathOf("shop-3", id), "/console/intents/shop-1/pi_12", "/console/intents/test:shop-1/" + id.String(), "/console/intents/%3Cb%3E/" + id.String()} {
 			a := f.wantPage(t, path, http.StatusNotFound)
 			if strings.Contains(a.body, "<b>/") || strings.Contains(a.body, "100000000") {
