@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"intentd/internal/idempotency"
 	"intentd/internal/metrics"
 )
 
@@ -330,8 +331,33 @@ func pastHour(f *fixture) {
 		}
 	}
 	f.present = func() (metrics.Snapshot, error) {
-		s.At = time.Now()
-		return s, nil
+		now := s
+		now.At = time.Now()
+		if f.away.Load() {
+			now.Ready, now.Lag, now.Why = false, nil, errors.New("failed to connect to `user=intentd_service database=intentd`:\n"+
+				"\t10.20.30.40:5432 (db1.payments.example): dial error: dial tcp 10.20.30.40:5432: connect: connection refused\n"+strings.Repeat("and_so_on", 30))
+		}
+		return now, nil
+	}
+}
+
+// pastMinutes is a process that has just begun, where little happens.
+func pastMinutes(f *fixture) {
+	now := time.Now()
+	f.console.Began(now.Add(-7 * time.Minute))
+	for i := range 28 {
+		n := float64(i)
+		s := metrics.Snapshot{
+			At: now.Add(time.Duration(i-27) * 15 * time.Second), Ready: true,
+			Requests: map[string]float64{"2xx": 3 * n, "5xx": math.Floor(n / 9)},
+			Claims:   map[string]float64{"fresh": 40 * n, "error": math.Floor(n / 9)},
+			Creates:  metrics.Histogram{Count: n, Buckets: []metrics.Bucket{{Bound: 5, Count: math.Floor(n * .9)}, {Bound: 10, Count: n}, {Bound: math.Inf(1), Count: n}}},
+		}
+		if i < 10 {
+			s.Lag = map[string]time.Duration{"cancel_expired_intents": 0}
+		}
+		f.console.Remember(s)
+		f.present = func() (metrics.Snapshot, error) { return s, nil }
 	}
 }
 
@@ -350,6 +376,17 @@ func TestConsole_Browser(t *testing.T) {
 	evilID := f.create(t, merchantKey, `,"reference":"`+evil+`","metadata":{"`+evil+`":"<img src=x onerror=alert(1)>","long":"`+strings.Repeat("no-blank", 60)+`"}`)
 	server := httptest.NewServer(f.console)
 	t.Cleanup(server.Close)
+	g := newFixture(t, memory())
+	pastMinutes(g)
+	young := httptest.NewServer(g.console)
+	t.Cleanup(young.Close)
+	claim, err := f.keys.Claim(t.Context(), idempotency.ID{Scope: "shop-1", Key: "refused"}, idempotency.Fingerprint{1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := claim.Attempt.Complete(t.Context(), idempotency.Response{Status: 409, Body: []byte(`{"error":"invalid_transition"}`)}); err != nil {
+		t.Fatal(err)
+	}
 	b := startBrowser(t)
 
 	for _, wide := range []int{1280, 375} {
@@ -374,6 +411,13 @@ func TestConsole_Browser(t *testing.T) {
 			see("found", "Intents with this reference", id.String(), "shop-2", "What this idempotency key has produced")
 			p.open(t, server.URL+"/console")
 			see("overview", "Overview", "Requests by status", "Sweeper lag", "ready", "machine-1")
+			f.away.Store(true)
+			p.open(t, server.URL+"/console")
+			f.away.Store(false)
+			see("away", "not ready", "dial tcp 10.20.30.40:5432: connect: connection refused", "unknown")
+			p.open(t, young.URL+"/console")
+			p.submit(t, "main button", map[string]string{"#key": operatorKey})
+			see("young", "The last 7 min", "requests a minute", "over 5000", "None where it was told.")
 			p.open(t, server.URL+"/console/find")
 			see("find", "Look for")
 			p.submit(t, "main button", map[string]string{"#q": "pi_12"})
@@ -386,6 +430,8 @@ func TestConsole_Browser(t *testing.T) {
 			see("evil", evil, "<img src=x onerror=alert(1)>")
 			p.open(t, server.URL+"/console/find?as=key&q=nobody")
 			see("nothing", "No record lives under this key")
+			p.open(t, server.URL+"/console/find?as=key&q=refused")
+			see("refused", "the record does not tell which")
 			p.submit(t, ".who button", nil)
 			see("logged-out", "Log in")
 		}
@@ -427,6 +473,17 @@ const judgement = `(() => {
     if (e.matches('th') && !e.textContent.trim()) bad.push('an empty heading of a table');
     if (e.matches('svg[role=img]') && !e.getAttribute('aria-label')) bad.push('a picture without words');
     if (e.matches('script')) bad.push('a script');
+    if (e.matches('.along span')) {
+      const text = document.createRange();
+      text.selectNodeContents(e);
+      const [a, b] = [text.getBoundingClientRect(), e.parentElement.getBoundingClientRect()];
+      if (a.left < b.left - 1 || a.right > b.right + 1) bad.push('a label beside its axis: ' + e.textContent);
+      const next = e.nextElementSibling;
+      if (next) {
+        text.selectNodeContents(next);
+        if (text.getBoundingClientRect().left < a.right + 2) bad.push('labels that touch: ' + e.textContent + ', ' + next.textContent);
+      }
+    }
   }
   const heads = [...document.querySelectorAll('h1, h2, h3')].map(h => +h.tagName[1]);
   if (heads.filter(h => h === 1).length !== 1) bad.push(heads.filter(h => h === 1).length + ' headings of the first level');

@@ -39,4 +39,7 @@ var (
 	Ceiling  = ceiling
 	Duration = duration
 	Count    = count
+	ASecond  = aSecond
+	Short    = short
+	Reason   = reason
 )

@@ -117,6 +117,7 @@ type fixture struct {
 	host    string
 	// present is told instead of what was counted, where it is set.
 	present func() (metrics.Snapshot, error)
+	away    atomic.Bool // for present to go by
 }
 
 type lockedBuffer struct {

@@ -5,12 +5,14 @@ import (
 	"maps"
 	"math"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"intentd/internal/intent"
 	"intentd/internal/metrics"
+	"intentd/internal/secret"
 )
 
 // refreshEvery is how often the overview asks again, for who wants that, in
@@ -19,10 +21,10 @@ const refreshEvery = 15
 
 // overviewPage is how the replica stands, and how it has fared.
 type overviewPage struct {
-	Ready  bool
 	Broken bool // the figures can not be read
 	Tiles  []tile
 	Plots  []plot
+	Over   string // the time that the plots show, behind "the last"
 	Since  time.Time
 	// Partial says that the process is younger than what the plots show.
 	Partial bool
@@ -32,6 +34,31 @@ type overviewPage struct {
 type tile struct {
 	Name, Value, Unit, Note string
 	State                   string // good, warn, bad, or "" where none is
+	Broad                   bool   // its note is long
+}
+
+// stretch is a time that figures are counted over: since a reading, or since the
+// process began, for which since is the zero one.
+type stretch struct {
+	since metrics.Snapshot
+	in    string // completes "so many"
+}
+
+// sinceStart is what there is before the first reading that would do.
+var sinceStart = stretch{in: "since the start"}
+
+// lately is what the marks of tiles go by that count: what is over for longer needs
+// nobody any more.
+const lately = 5 * time.Minute
+
+// latelyOf is the last five minutes, or since the reading before them.
+func latelyOf(now time.Time, past []metrics.Snapshot) stretch {
+	for _, s := range slices.Backward(past) {
+		if age := now.Sub(s.At); age >= lately {
+			return stretch{s, "in the last " + duration(age.Round(time.Minute))}
+		}
+	}
+	return sinceStart
 }
 
 // lateAfter is a lag that somebody should look at: an alert of
@@ -53,39 +80,29 @@ func (c *Console) overview(w http.ResponseWriter, r *http.Request, s session) {
 	}
 	now := time.Now()
 	past := c.history.since(now.Add(-span - interval))
+	frame := newFrame(c.history.began, now, readAt(past))
 	body := overviewPage{
-		Ready:   present.Ready,
+		Over:    frame.over(),
 		Since:   c.history.began,
 		Partial: now.Sub(c.history.began) < span,
-		Plots:   plotsOf(now, past),
+		Plots:   plotsOf(frame, past),
 	}
-	first := metrics.Snapshot{} // all that was counted was so since then
+	hour := sinceStart
 	if len(past) > 0 && !body.Partial {
-		first = past[0]
+		hour = stretch{past[0], "in the last hour"}
 	}
-	body.Tiles = tilesOf(present, first, now.Sub(c.history.began))
+	body.Tiles = tilesOf(present, hour, latelyOf(now, past), now.Sub(c.history.began))
 	p.Body = body
 	c.render(w, http.StatusOK, "overview", p)
 }
 
-func tilesOf(now, first metrics.Snapshot, age time.Duration) []tile {
-	within := "in the last hour"
-	if age < span {
-		within = "since the start"
+func tilesOf(now metrics.Snapshot, hour, recent stretch, age time.Duration) []tile {
+	first, within := hour.since, hour.in
+	tiles := []tile{
+		readyTile(now),
+		{Name: "Requests", Value: count(total(now.Requests) - total(first.Requests)), Note: within + ", without health checks"},
+		errorsTile(now, hour, recent),
 	}
-	answered := total(now.Requests) - total(first.Requests)
-	failed := now.Requests["5xx"] - first.Requests["5xx"]
-	tiles := []tile{readyTile(now.Ready)}
-	requests := tile{Name: "Requests", Value: count(answered), Note: within + ", without health checks"}
-	errors := tile{Name: "Server errors", Value: count(failed), Note: "5xx " + within, State: "good"}
-	if failed > 0 {
-		errors.State = "warn"
-		errors.Note = fmt.Sprintf("5xx %s, %s %% of all", within, number(100*failed/answered))
-		if failed*100 >= answered {
-			errors.State = "bad"
-		}
-	}
-	tiles = append(tiles, requests, errors)
 
 	for _, task := range slices.Sorted(maps.Keys(now.Lag)) {
 		lag := now.Lag[task]
@@ -123,23 +140,76 @@ func tilesOf(now, first metrics.Snapshot, age time.Duration) []tile {
 		}
 		tiles = append(tiles, t)
 	}
-	undone := tile{Name: "Attempts undone", Value: count(total(now.Undone) - total(first.Undone)), Note: within, State: "good"}
-	if total(now.Undone) > total(first.Undone) {
-		undone.State = "warn"
-	}
-	if over := now.Undone["superseded"] - first.Undone["superseded"]; over > 0 {
-		undone.Note += fmt.Sprintf(", %s of them taken over", count(over))
-	}
-	tiles = append(tiles, undone)
+	tiles = append(tiles, undoneTile(now, hour, recent))
 	limited := tile{Name: "Rate limited", Value: count(now.Limited - first.Limited), Note: "requests refused " + within}
 	return append(tiles, limited, tile{Name: "Uptime", Value: duration(age.Truncate(time.Second)), Note: "this process"})
 }
 
-func readyTile(ready bool) tile {
-	if ready {
+func readyTile(now metrics.Snapshot) tile {
+	if now.Ready {
 		return tile{Name: "Readiness", Value: "ready", Note: "the database can be used", State: "good"}
 	}
-	return tile{Name: "Readiness", Value: "not ready", Note: "/readyz and the log say why", State: "bad"}
+	return tile{Name: "Readiness", Value: "not ready", Note: reason(now.Why), State: "bad", Broad: true}
+}
+
+// longestReason is how much of an error is on a tile, in code points.
+const longestReason = 200
+
+// password finds what an error has of one. None should: who opens a connection
+// keeps its URL to himself. The one in a URL ends at the last @ of the word, since
+// it may have one itself.
+var (
+	passwordInURL  = regexp.MustCompile(`(://[^\s:/@]*:)\S*@`)
+	passwordMember = regexp.MustCompile(`(?i)(password\s*=\s*)('[^']*'|\S+)`)
+)
+
+// reason writes an error for people who may know the names of hosts and no
+// passwords: in one line, and cut.
+func reason(err error) string {
+	if err == nil {
+		return "the log says why"
+	}
+	text := strings.Join(strings.Fields(strings.ToValidUTF8(err.Error(), "\uFFFD")), " ")
+	text = passwordInURL.ReplaceAllString(text, "${1}"+secret.Mark+"@")
+	text = passwordMember.ReplaceAllString(text, "${1}"+secret.Mark)
+	if runes := []rune(text); len(runes) > longestReason {
+		return string(runes[:longestReason]) + " … (the log has the rest)"
+	}
+	return text
+}
+
+// errorsTile is marked by what has happened lately, and tells the hour beside it.
+func errorsTile(now metrics.Snapshot, hour, recent stretch) tile {
+	failed := now.Requests["5xx"] - recent.since.Requests["5xx"]
+	t := tile{Name: "Server errors", Value: count(failed), Note: "5xx " + recent.in, State: "good"}
+	if failed > 0 {
+		answered := total(now.Requests) - total(recent.since.Requests)
+		t.State = "warn"
+		t.Note += fmt.Sprintf(", %s %% of all", number(100*failed/answered))
+		if failed*100 >= answered {
+			t.State = "bad"
+		}
+	}
+	if hour.in != recent.in {
+		t.Note += fmt.Sprintf("; %s %s", count(now.Requests["5xx"]-hour.since.Requests["5xx"]), hour.in)
+	}
+	return t
+}
+
+// undoneTile is marked as errorsTile is.
+func undoneTile(now metrics.Snapshot, hour, recent stretch) tile {
+	undone := total(now.Undone) - total(recent.since.Undone)
+	t := tile{Name: "Attempts undone", Value: count(undone), Note: recent.in, State: "good"}
+	if undone > 0 {
+		t.State = "warn"
+	}
+	if hour.in != recent.in {
+		t.Note += fmt.Sprintf("; %s %s", count(total(now.Undone)-total(hour.since.Undone)), hour.in)
+	}
+	if over := now.Undone["superseded"] - hour.since.Undone["superseded"]; over > 0 {
+		t.Note += fmt.Sprintf(", %s of them taken over", count(over))
+	}
+	return t
 }
 
 // The classes of the lines: good and bad are what their names say, the others are
@@ -162,43 +232,60 @@ var (
 	}
 )
 
-// plotsOf draws what there is of the last hour.
-func plotsOf(now time.Time, past []metrics.Snapshot) []plot {
+// readAt is when there are values: all are of the time since the reading before.
+func readAt(past []metrics.Snapshot) []time.Time {
 	var times []time.Time
 	for _, s := range past[min(1, len(past)):] {
 		times = append(times, s.At)
 	}
+	return times
+}
+
+// notRead is what a plot says of figures that could not be.
+const notRead = "Not read in this time: the log says why."
+
+// plotsOf draws what there is of the last hour.
+func plotsOf(f frame, past []metrics.Snapshot) []plot {
 	// gap is a value that was not read in time: the process stood still, or the
 	// figures could not be collected. What was counted meanwhile is no rate of any
 	// moment's.
 	gap := func(i int) bool { return past[i].At.Sub(past[i-1].At) > 2*interval }
-	draw := func(id, title, unit string, curves []curve) plot { return newPlot(id, title, unit, now, times, curves) }
-	rates := func(id, title, unit string, per time.Duration, of []curve, counters func(metrics.Snapshot) map[string]float64) plot {
-		curves := slices.Clone(of)
-		for i := range curves {
+	rates := func(id, title, what, note string, of []curve, counters func(metrics.Snapshot) map[string]float64) plot {
+		s := sketch{id: id, title: title, unit: what + " a second", note: note, missing: notRead, write: aSecond, curves: slices.Clone(of)}
+		peak := 0.0
+		for i := range s.curves {
+			c := &s.curves[i]
 			for j := 1; j < len(past); j++ {
 				v := math.NaN()
 				if !gap(j) {
-					grown := counters(past[j])[curves[i].name] - counters(past[j-1])[curves[i].name]
-					v = grown / past[j].At.Sub(past[j-1].At).Seconds() * per.Seconds()
+					v = (counters(past[j])[c.name] - counters(past[j-1])[c.name]) / past[j].At.Sub(past[j-1].At).Seconds()
+					peak = max(peak, v)
 				}
-				curves[i].values = append(curves[i].values, v)
+				c.values = append(c.values, v)
 			}
 		}
-		return draw(id, title, unit, curves)
+		if peak < 1 {
+			s.unit, s.write = what+" a minute", nil
+			for _, c := range s.curves {
+				for j := range c.values {
+					c.values[j] *= 60
+				}
+			}
+		}
+		return s.draw(f)
 	}
 
 	plots := []plot{
-		rates("requests", "Requests by status", "requests a second", time.Second, ofStatus,
+		rates("requests", "Requests by status", "requests", "", ofStatus,
 			func(s metrics.Snapshot) map[string]float64 { return s.Requests }),
-		draw("latency", "How long a create takes", "milliseconds, each value over a minute", latency(past)),
-		rates("claims", "Claims by outcome", "claims a second", time.Second, ofClaim,
+		latency(past).draw(f),
+		rates("claims", "Claims by outcome", "claims", "", ofClaim,
 			func(s metrics.Snapshot) map[string]float64 { return s.Claims }),
-		rates("moved", "Intents by the state they came to", "intents a second", time.Second, ofState,
+		rates("moved", "Intents by the state they came to", "intents", "", ofState,
 			func(s metrics.Snapshot) map[string]float64 { return s.Moved }),
-		rates("undone", "Attempts undone, by reason", "attempts a minute; superseded: taken over by another", time.Minute, ofUndone,
+		rates("undone", "Attempts undone, by reason", "attempts", "Superseded: taken over by another.", ofUndone,
 			func(s metrics.Snapshot) map[string]float64 { return s.Undone }),
-		draw("lag", "Sweeper lag", "seconds that the oldest due work has waited", lags(past)),
+		lags(f, past),
 	}
 	if len(past) > 0 && past[len(past)-1].Pool != nil {
 		used, most := curve{name: "in use", class: "one"}, curve{name: "most there may be", class: "mute"}
@@ -209,16 +296,23 @@ func plotsOf(now time.Time, past []metrics.Snapshot) []plot {
 			}
 			used.values, most.values = append(used.values, u), append(most.values, m)
 		}
-		plots = append(plots,
-			draw("pool", "Connections to the database", "connections, at the moment of each reading", []curve{used, most}),
-			draw("wait", "Waiting for a connection", "milliseconds for who had to wait, on average", waits(past, gap)))
+		connections := sketch{id: "pool", title: "Connections to the database", unit: "connections, at the moment of each reading",
+			missing: notRead, curves: []curve{used, most}}
+		waiting := sketch{id: "wait", title: "Waiting for a connection", unit: "milliseconds for who had to wait, on average",
+			missing: notRead, curves: waits(past, gap)}
+		plots = append(plots, connections.draw(f), waiting.draw(f))
 	}
 	return plots
 }
 
+// slowest is the longest duration of a create, in seconds, that the histogram
+// tells well enough: the store is given up after so long, and the bounds behind it
+// are far apart.
+const slowest = 5
+
 // latency is the median and the 99th percentile of a create's duration, at each
 // moment over the minute before.
-func latency(past []metrics.Snapshot) []curve {
+func latency(past []metrics.Snapshot) sketch {
 	p50, p99 := curve{name: "median", class: "one"}, curve{name: "99th percentile", class: "warn"}
 	for j := 1; j < len(past); j++ {
 		h := past[j].Creates.Since(past[max(0, j-int(time.Minute/interval))].Creates)
@@ -233,10 +327,16 @@ func latency(past []metrics.Snapshot) []curve {
 			q.of.values = append(q.of.values, v*1000)
 		}
 	}
-	return []curve{p50, p99}
+	return sketch{
+		id: "latency", title: "How long a create takes", unit: "milliseconds, each value over a minute",
+		note:    fmt.Sprintf("Estimated from counts by size. What took over %d s is not told apart, and drawn at %d s.", slowest, slowest),
+		missing: "None in this time.", limit: slowest * 1000, curves: []curve{p50, p99},
+	}
 }
 
-func lags(past []metrics.Snapshot) []curve {
+// lags draws the sweeper's lag, and says where it could not be told: that is no lag
+// of 0, and happens when somebody looks.
+func lags(f frame, past []metrics.Snapshot) plot {
 	tasks := make(map[string]bool)
 	for _, s := range past {
 		for task := range s.Lag {
@@ -256,7 +356,27 @@ func lags(past []metrics.Snapshot) []curve {
 		}
 		curves = append(curves, c)
 	}
-	return curves
+	s := sketch{id: "lag", title: "Sweeper lag", unit: "seconds that the oldest due work has waited", curves: curves,
+		missing: "Not told in this time: the store did not answer. That is not none."}
+	read := past[min(1, len(past)):]
+	untold := 0
+	for _, s := range read {
+		if s.Lag == nil {
+			untold++
+		}
+	}
+	if untold > 0 {
+		s.note = fmt.Sprintf("Not told at %d of %d readings", untold, len(read))
+		if read[len(read)-1].Lag == nil {
+			s.note += ", the last among them"
+		}
+		s.note += ": the store did not answer."
+	}
+	p := s.draw(f)
+	if untold > 0 && untold < len(read) && p.Empty != "" {
+		p.Empty = "None where it was told. " + s.note
+	}
+	return p
 }
 
 func waits(past []metrics.Snapshot, gap func(int) bool) []curve {
