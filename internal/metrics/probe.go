@@ -67,7 +67,7 @@ type probeCollector struct {
 
 	mu     sync.Mutex // held while it asks: one question at a time
 	asked  time.Time
-	down   error // why it is not ready
+	down   error                    // why it is not ready
 	lags   map[string]time.Duration // nil: it could not tell
 	failed float64
 }
