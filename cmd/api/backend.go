@@ -261,7 +261,11 @@ func migrate(ctx context.Context, c config, log *slog.Logger, command string, st
 	if !ok {
 		return usageError{errors.New("migrate needs one of up, down and version")}
 	}
-	db, err := openDatabase(ctx, c, log, localpg.Join)
+	open := openExisting
+	if command == "up" {
+		open = openOrMake
+	}
+	db, err := open(ctx, c, log)
 	if err != nil {
 		return err
 	}
@@ -335,6 +339,27 @@ func openDatabase(
 			}
 		},
 	}, nil
+}
+
+// openOrMake is openDatabase for a command: the service on the private server may
+// be running.
+func openOrMake(ctx context.Context, c config, log *slog.Logger) (*database, error) {
+	return openDatabase(ctx, c, log, localpg.Join)
+}
+
+// openExisting is openOrMake for what a new database has no answer to: where there
+// is no cluster it makes none, and says so. Most likely this is the wrong
+// directory, or DATABASE_URL was forgotten, and "no keys" or "version 0" would be
+// believed.
+func openExisting(ctx context.Context, c config, log *slog.Logger) (*database, error) {
+	db, err := openDatabase(ctx, c, log, func(ctx context.Context, o localpg.Options) (*localpg.Server, error) {
+		o.Existing = true
+		return localpg.Join(ctx, o)
+	})
+	if errors.Is(err, localpg.ErrNoCluster) {
+		return nil, fmt.Errorf("%w: there is no %s in this directory, and DATABASE_URL is not set: set it, or run this where api runs", err, dataDir)
+	}
+	return db, err
 }
 
 func waitFor(ctx context.Context) error {

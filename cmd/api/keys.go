@@ -14,7 +14,6 @@ import (
 
 	"intentd/internal/apikey"
 	"intentd/internal/apikey/pgapikey"
-	"intentd/internal/localpg"
 	"intentd/migrations"
 )
 
@@ -120,16 +119,8 @@ func keys(ctx context.Context, args, environ []string, stdout, stderr io.Writer)
 		return usageError{fmt.Errorf("keys %s: %w", name, errors.Join(mistakes...))}
 	}
 
-	log := newLogger(c, stderr)
-	// A key in a database that nobody serves is of no use: most likely this is
-	// the wrong directory.
-	db, err := openDatabase(ctx, c, log, func(ctx context.Context, o localpg.Options) (*localpg.Server, error) {
-		o.Existing = true
-		return localpg.Join(ctx, o)
-	})
-	if errors.Is(err, localpg.ErrNoCluster) {
-		return fmt.Errorf("%w: there is no %s in this directory: run it where api runs, or set DATABASE_URL", err, dataDir)
-	}
+	// A key in a database that nobody serves is of no use.
+	db, err := openExisting(ctx, c, newLogger(c, stderr))
 	if err != nil {
 		return err
 	}

@@ -263,19 +263,28 @@ func TestKeys_PrivateServer(t *testing.T) {
 	}
 	pidFile := filepath.Join(dir, dataDir, "postmaster.pid")
 
-	for _, args := range [][]string{{"create", "-merchant", "before"}, {"list"}, {"revoke", "key_019ca9450a7b7c3d8e4f5a6b7c8d9e0f"}} {
-		if _, err := program(append([]string{"keys"}, args...)...); err == nil || !strings.Contains(err.Error(), "there is no "+dataDir+" in this directory") {
-			t.Errorf("keys %q where nobody ran api: %v", args, err)
+	for _, args := range [][]string{
+		{"keys", "create", "-merchant", "before"}, {"keys", "list"}, {"keys", "revoke", "key_019ca9450a7b7c3d8e4f5a6b7c8d9e0f"},
+		{"migrate", "version"}, {"migrate", "down"},
+	} {
+		out, err := program(args...)
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.ExitCode() != 1 || out != "" ||
+			!strings.Contains(err.Error(), "there is no "+dataDir+" in this directory") || !strings.Contains(err.Error(), "DATABASE_URL is not set") {
+			t.Errorf("%q where nobody ran api: %q, %v", args, out, err)
 		}
 	}
 	if left, err := os.ReadDir(dir); len(left) != 0 || err != nil {
 		t.Errorf("the commands left %v, %v", left, err)
 	}
 
+	version := fmt.Sprintf("schema version %d of %d, clean\n", migrations.Latest(), migrations.Latest())
+	if out, err := program("migrate", "up"); out != version || err != nil {
+		t.Errorf("migrate up, which makes what it needs: %q, %v", out, err)
+	}
 	r := start(t, "PWD="+dir)
 	first := r.post("K", example)
 	count(0)
-	version := fmt.Sprintf("schema version %d of %d, clean\n", migrations.Latest(), migrations.Latest())
 	if out, err := program("migrate", "version"); out != version || err != nil {
 		t.Errorf("migrate version: %q, %v", out, err)
 	}
@@ -293,6 +302,9 @@ func TestKeys_PrivateServer(t *testing.T) {
 	}
 	r.stop(t)
 	count(4)
+	if out, err := program("migrate", "version"); out != version || err != nil {
+		t.Errorf("migrate version after it: %q, %v", out, err)
+	}
 	if _, err := os.Stat(pidFile); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the server goes on without the command: %v", err)
 	}
