@@ -230,8 +230,13 @@ func schemaReady(ctx context.Context, pool *pgxpool.Pool) error {
 		standby, dirty, hex bool
 		current             int64
 	)
-	if err := pool.QueryRow(ctx, readySQL).Scan(&standby, &current, &dirty, &hex); err != nil {
+	conn, err := acquire(ctx, pool)
+	if err != nil {
 		return err
+	}
+	defer conn.Release()
+	if err := conn.QueryRow(ctx, readySQL).Scan(&standby, &current, &dirty, &hex); err != nil {
+		return inTime("the database", err)
 	}
 	switch {
 	case standby:

@@ -237,6 +237,15 @@ func serve(ctx context.Context, c config, log *slog.Logger, listening func(net.A
 		close(prepared)
 		return sweep.Run(ctx)
 	})
+	group.Go(func() error {
+		// Until then what prepares the store tells why it is not ready.
+		select {
+		case <-prepared:
+		case <-ctx.Done():
+			return nil
+		}
+		return (&readiness{ask: backend.ready, log: log}).Run(ctx)
+	})
 	group.Go(func() error { return backend.watch(ctx) })
 	group.Go(func() error {
 		// A database that is there is ready in a moment; one that is away must

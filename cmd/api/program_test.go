@@ -491,14 +491,29 @@ func TestReplica_DatabaseAway(t *testing.T) {
 	if !first.fresh() {
 		t.Errorf("after the database came: %v", first)
 	}
+	if strings.Contains(r.log.String(), `"ready again"`) {
+		t.Errorf("the start is told as a return:\n%s", r.log)
+	}
 	gate.shut()
 	away()
+	lost := r.logged(t, "not ready") // nobody asks any more
+	if reason, _ := lost["error"].(string); lost["level"] != "WARN" || reason == "" {
+		t.Errorf("the loss is told as %v", lost)
+	}
 	gate.open()
+	if back := r.logged(t, "ready again"); back["level"] != "INFO" || back["after"].(float64) <= 0 {
+		t.Errorf("the return is told as %v", back)
+	}
 	eventually(t, "no replay after the database came back", func() bool {
 		got := r.post("K", example)
 		return got.replayed() && got.body == first.body
 	})
 	r.stop(t)
+	for _, msg := range []string{`"msg":"not ready"`, `"msg":"ready again"`} {
+		if n := strings.Count(r.log.String(), msg); n != 1 {
+			t.Errorf("%d lines with %s, want one", n, msg)
+		}
+	}
 	wantPaired(t, db)
 }
 

@@ -43,7 +43,7 @@ func keepInRedis(b *backend, c config, log *slog.Logger) error {
 		if err := intentsReady(ctx); err != nil {
 			return err
 		}
-		return store.Ready(ctx)
+		return inTime("Redis", store.Ready(ctx))
 	}
 	b.close = func() {
 		_ = client.Close() // says nothing that could be acted on

@@ -777,7 +777,9 @@ func TestLog(t *testing.T) {
 				{s.do(t, call{key: "a b"}), logLine{Level: "INFO", Msg: "request", Merchant: "alice", Role: "api"}},
 				{s.do(t, call{method: "GET", path: fresh.header.Get("Location"), token: bob, key: c.key}), logLine{Level: "INFO", Msg: "request", Merchant: "bob", Role: "api"}},
 				{s.do(t, call{method: "GET", path: fresh.header.Get("Location"), token: operatorTest, header: forAlice}), logLine{Level: "INFO", Msg: "request", Merchant: "test:alice", Role: "operator"}},
-				{s.do(t, call{method: "GET", path: "/healthz"}), logLine{Level: "INFO", Msg: "request"}},
+				{s.do(t, call{method: "GET", path: "/healthz"}), logLine{Level: "DEBUG", Msg: "request"}},
+				{s.do(t, call{method: "HEAD", path: "/readyz"}), logLine{Level: "DEBUG", Msg: "request"}},
+				{s.do(t, call{method: "DELETE", path: "/readyz"}), logLine{Level: "INFO", Msg: "request"}},
 				{s.do(t, call{method: "DELETE", path: "/nowhere?token=" + mark}), logLine{Level: "INFO", Msg: "request"}},
 			}
 			s.server.Close()

@@ -520,6 +520,8 @@ func (l logLine) levels() []string {
 		return []string{"WARN", "ERROR"}
 	case l.Undone == "superseded":
 		return []string{"WARN"}
+	case l.Status == http.StatusOK && (l.Path == "/healthz" || l.Path == "/readyz"):
+		return []string{"DEBUG"}
 	default:
 		return []string{"INFO"}
 	}

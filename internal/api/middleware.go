@@ -106,7 +106,7 @@ func (s *server) logged(next http.Handler) http.Handler {
 			}
 			took := time.Since(start)
 			route := chi.RouteContext(r.Context()).RoutePattern()
-			s.log(r, e, id, status, took)
+			s.log(r, e, route, id, status, took)
 			describe(r, route, e)
 			s.Observer.Request(route, r.Method, status, took)
 		}()
@@ -126,8 +126,10 @@ func (s *server) logged(next http.Handler) http.Handler {
 // log writes the line, its members always in this order. What a client did is no
 // error of ours, whatever it did: that is told as Info. Warn is for what passes by
 // itself and was nobody's mistake, such as a database that is away; Error for what
-// somebody has to mend here. docs/operations.md describes line and levels.
-func (s *server) log(r *http.Request, e *entry, id string, status int, took time.Duration) {
+// somebody has to mend here. A health check that finds all well is told as Debug:
+// balancers ask every second, and only a change of the answer is news.
+// docs/operations.md describes line and levels.
+func (s *server) log(r *http.Request, e *entry, route, id string, status int, took time.Duration) {
 	attrs := []slog.Attr{
 		slog.String("method", r.Method),
 		slog.String("path", r.URL.Path),
@@ -151,6 +153,9 @@ func (s *server) log(r *http.Request, e *entry, id string, status int, took time
 		attrs = append(attrs, slog.String("undone", e.undone.String()))
 	}
 	level := slog.LevelInfo
+	if status == http.StatusOK && (route == healthPath || route == readyPath) {
+		level = slog.LevelDebug
+	}
 	if e.err != nil {
 		level = slog.LevelWarn
 		attrs = append(attrs, slog.String("error", e.err.Error()))

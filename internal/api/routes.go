@@ -11,6 +11,12 @@ import (
 	"intentd/internal/idempotency"
 )
 
+// The health checks, which need no credential.
+const (
+	healthPath = "/healthz"
+	readyPath  = "/readyz"
+)
+
 // routes is the whole surface. openapi.yaml describes it.
 func (s *server) routes() http.Handler {
 	r := chi.NewRouter()
@@ -19,8 +25,8 @@ func (s *server) routes() http.Handler {
 	r.NotFound(func(w http.ResponseWriter, r *http.Request) { s.fail(w, r, errNoRoute) })
 	r.MethodNotAllowed(s.refuseMethod(r))
 
-	r.Get("/healthz", s.serve(s.healthz))
-	r.Get("/readyz", s.serve(s.readyz))
+	r.Get(healthPath, s.serve(s.healthz))
+	r.Get(readyPath, s.serve(s.readyz))
 	r.Get("/openapi.yaml", s.openapi)
 
 	docs := loadDocs()
