@@ -186,6 +186,9 @@ func TestReplica_Traces(t *testing.T) {
 	if refused.status != 503 {
 		t.Errorf("a create whose record is refused: %v", refused)
 	}
+	if told := r.logged(t, "traces are exported"); told["endpoint"] != c.url+"/v1/traces" || told["sampler"] != "parentbased_always_on" {
+		t.Errorf("the log tells of %v", told)
+	}
 	if spans := c.spans(); len(spans) > 0 {
 		t.Errorf("%d spans before the end: then the end tries nothing", len(spans))
 	}

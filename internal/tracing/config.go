@@ -70,6 +70,7 @@ type Config struct {
 	timeout    time.Duration
 	gzip       bool
 	sampler    sdk.Sampler
+	sampling   string               // the sampler, as its variable calls it, and its share
 	attributes []attribute.KeyValue // of two with one name the later holds
 	propagator propagation.TextMapPropagator
 }
@@ -95,10 +96,10 @@ func Parse(vars map[string]string) (*Config, []error) {
 		headers:    p.headers(),
 		timeout:    p.timeout(),
 		gzip:       p.signal("COMPRESSION", "none", "gzip", "none") == "gzip",
-		sampler:    p.sampler(),
 		attributes: p.attributes(),
 		propagator: p.propagator(),
 	}
+	c.sampler, c.sampling = p.sampler()
 	p.signal("PROTOCOL", "http/protobuf", "http/protobuf")
 	wanted := exporter == "otlp" || exporter == "" && (vars[traces+"ENDPOINT"] != "" || vars[allSignals+"ENDPOINT"] != "")
 	if len(p.mistakes) > 0 || !wanted {
@@ -153,8 +154,12 @@ func (p *parser) each(name string, read func(name, text string)) {
 	}
 }
 
+// tracesPath is where a collector takes traces, below its URL:
+// https://opentelemetry.io/docs/specs/otlp/#otlphttp-request
+const tracesPath = "/v1/traces"
+
 func (p *parser) endpoint() string {
-	endpoint := "http://localhost:4318/v1/traces"
+	endpoint := "http://localhost:4318" + tracesPath
 	p.each("ENDPOINT", func(name, text string) {
 		u, err := url.Parse(text)
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
@@ -162,7 +167,11 @@ func (p *parser) endpoint() string {
 			return
 		}
 		if name == allSignals+"ENDPOINT" {
-			u = u.JoinPath("v1", "traces")
+			if strings.HasSuffix(strings.TrimRight(u.Path, "/"), tracesPath) {
+				p.wrong(name, "the collector's URL without "+tracesPath+", which is put behind it ("+traces+"ENDPOINT is the whole URL)")
+				return
+			}
+			u = u.JoinPath(tracesPath)
 		}
 		endpoint = u.String()
 	})
@@ -202,7 +211,8 @@ func (p *parser) timeout() time.Duration {
 	return timeout
 }
 
-func (p *parser) sampler() sdk.Sampler {
+// sampler returns the sampler, and what it is called.
+func (p *parser) sampler() (_ sdk.Sampler, called string) {
 	const parentBased = "parentbased_"
 	name := p.oneOf(varSampler, parentBased+"always_on",
 		"always_on", "always_off", "traceidratio", parentBased+"always_on", parentBased+"always_off", parentBased+"traceidratio")
@@ -213,14 +223,18 @@ func (p *parser) sampler() sdk.Sampler {
 			p.wrong(varSamplerArg, "a number from 0 to 1")
 		}
 	}
+	called = name
 	name, based := strings.CutPrefix(name, parentBased)
 	root := map[string]sdk.Sampler{
 		"always_on": sdk.AlwaysSample(), "always_off": sdk.NeverSample(), "traceidratio": sdk.TraceIDRatioBased(share),
 	}[name]
+	if name == "traceidratio" {
+		called = fmt.Sprintf("%s(%v)", called, share)
+	}
 	if based {
 		root = sdk.ParentBased(root)
 	}
-	return linked{root}
+	return linked{root}, called
 }
 
 const serviceName = "service.name"

@@ -71,6 +71,8 @@ func TestParse_Mistakes(t *testing.T) {
 		{"OTEL_EXPORTER_OTLP_ENDPOINT=http://", "an http or https URL"},
 		{"OTEL_EXPORTER_OTLP_ENDPOINT=http://:4318", "an http or https URL"},
 		{"OTEL_EXPORTER_OTLP_ENDPOINT=http://u:" + secret + "@collector", "without user"},
+		{"OTEL_EXPORTER_OTLP_ENDPOINT=http://" + secret + ":4318/v1/traces", "without /v1/traces, which is put behind it (OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is the whole URL)"},
+		{"OTEL_EXPORTER_OTLP_ENDPOINT=http://" + secret + "/otlp/v1/traces/", "without /v1/traces"},
 		{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://collector/?key=" + secret, "without user, query"},
 		{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://collector/#" + secret, "fragment"},
 		{"OTEL_EXPORTER_OTLP_PROTOCOL=grpc", "http/protobuf"},
@@ -117,6 +119,7 @@ func TestParse_Exporter(t *testing.T) {
 		endpoint:                    "http://collector:4318/v1/traces",
 		"OTEL_EXPORTER_OTLP_ENDPOINT=https://collector/otlp/":                    "https://collector/otlp/v1/traces",
 		"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://collector/elsewhere":          "http://collector/elsewhere",
+		"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://collector/v1/traces":          "http://collector/v1/traces",
 		"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://collector/there " + endpoint:  "http://collector/there",
 		"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://[::1]:4318/there " + endpoint: "http://[::1]:4318/there",
 	} {

@@ -42,12 +42,15 @@ type Traces struct {
 
 // New returns the traces that c wants, or nil where c is. Nothing is asked of
 // the collector yet, and nothing waits for it later: spans leave in the
-// background, in batches, and are dropped where too many wait. That spans are
-// lost is told to log, once a minute at most. version is the program's.
+// background, in batches, and are dropped where too many wait. log is told where
+// they go and which are sampled, and that spans are lost, once a minute at most.
+// version is the program's.
 func New(c *Config, version string, log *slog.Logger) *Traces {
 	if c == nil {
 		return nil
 	}
+	// There is no credential in it: Parse takes no URL with a user or a query.
+	log.Info("traces are exported", "endpoint", c.endpoint, "sampler", c.sampling)
 	return newTraces(c, version, log, sdk.NewBatchSpanProcessor(newExporter(c, log)))
 }
 

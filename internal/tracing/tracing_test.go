@@ -61,6 +61,32 @@ func tell(spans *tracetest.SpanRecorder) (all []told) {
 	return all
 }
 
+// The log is told once where the traces go, with no credential in it.
+func TestNew_Log(t *testing.T) {
+	t.Parallel()
+	const header = "OTEL_EXPORTER_OTLP_HEADERS=x-key=s3cr3t"
+	for lines, want := range map[string]string{
+		endpoint: "endpoint=http://collector:4318/v1/traces sampler=parentbased_always_on",
+		"OTEL_TRACES_EXPORTER=otlp OTEL_TRACES_SAMPLER=Always_Off":                                                  "endpoint=http://localhost:4318/v1/traces sampler=always_off",
+		"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=https://collector/there OTEL_TRACES_SAMPLER=traceidratio":               "endpoint=https://collector/there sampler=traceidratio(1)",
+		endpoint + " OTEL_TRACES_SAMPLER=parentbased_traceidratio OTEL_TRACES_SAMPLER_ARG=0.25":                     "endpoint=http://collector:4318/v1/traces sampler=parentbased_traceidratio(0.25)",
+		endpoint + " OTEL_TRACES_SAMPLER=parentbased_always_off OTEL_TRACES_SAMPLER_ARG=0.25":                       "endpoint=http://collector:4318/v1/traces sampler=parentbased_always_off",
+		"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://collector/v1/traces OTEL_TRACES_EXPORTER=otlp " + endpoint + "0": "endpoint=http://collector/v1/traces sampler=parentbased_always_on",
+	} {
+		var log strings.Builder
+		text := slog.NewTextHandler(&log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey {
+				return slog.Attr{}
+			}
+			return a
+		}})
+		New(parse(t, append(strings.Fields(lines), header)...), "v1", slog.New(text)).Close(time.Now())
+		if got, _, _ := strings.Cut(log.String(), "\n"); got != `level=INFO msg="traces are exported" `+want || strings.Contains(log.String(), "s3cr3t") {
+			t.Errorf("%s: the log begins %s, want %s", lines, log.String(), want)
+		}
+	}
+}
+
 // Nothing stands in a request's way where there are no traces.
 func TestTraces_None(t *testing.T) {
 	t.Parallel()
