@@ -111,10 +111,12 @@ start "$main" wal_level=replica archive_mode=on "archive_command='test ! -f $wor
 sql "$main" postgres postgres "
 	create role intentd_owner login;
 	create role intentd_service login"
+sql "$main" postgres postgres 'create role intentd_oncall login in role pg_monitor, pg_signal_backend'
 sql "$main" postgres postgres "create database intentd owner intentd_owner encoding 'UTF8' template template0"
 sql "$main" postgres postgres "
 	revoke all on database intentd from public;
 	grant connect on database intentd to intentd_service"
+sql "$main" postgres postgres 'grant connect on database intentd to intentd_oncall'
 DATABASE_URL=$(url "$main" intentd intentd_owner) .bin/api migrate up
 pg psql -X -h "$main.run" -d intentd -U intentd_owner -v ON_ERROR_STOP=1 -q <deploy/grants.sql
 serve first "$(url "$main" intentd intentd_service)"
@@ -151,25 +153,40 @@ sql "$main" intentd postgres "select key, expires_at - created_at from idempoten
 ok 'another IDEMPOTENCY_TTL holds for new records only'
 
 step 'what is asked at night'
-# The runbook's own statements, while somebody holds a table.
+# The runbook's own statements, asked by who is on call, while somebody reads a
+# table that somebody else wants to lock, and a create waits for both.
 asked() { sed -n "/^### $1\$/,/^### /{/^\`\`\`sql/,/^\`\`\`\$/{/^\`\`\`/!p}}" docs/operations.md; }
-blocked=$(asked IntentdServerErrors)
+blockers=$(asked 'Who holds a lock')
+busy=$(asked IntentdPoolExhausted)
 sessions=$(sed -nE 's/^\$ psql -d intentd -c "(.*pg_stat_activity.*)"$/\1/p' docs/operations.md)
-[ -n "$blocked" ] && [ -n "$sessions" ] || fail 'the runbook has them'
-pg psql -X -h "$main.run" -d intentd -U postgres -c 'begin; lock table payment_intents in access exclusive mode; select pg_sleep(60)' >/dev/null 2>&1 &
-holder=$!
-locked() { [ "$(sql "$main" intentd postgres "select count(*) from pg_locks where mode = 'AccessExclusiveLock' and relation = 'payment_intents'::regclass and granted")" = 1 ]; }
-eventually 10 locked
+[ -n "$blockers" ] && [ -n "$busy" ] && [ -n "$sessions" ] || fail 'the runbook has them'
+oncall() { sql "$main" intentd intentd_oncall "$1"; }
+meddle() { pg psql -X -h "$main.run" -d intentd -U intentd_owner -c "begin; $1; commit" >/dev/null 2>&1; }
+row() { oncall "$blockers" | sed -n "$1p"; }
+meddle 'select count(*) from payment_intents; select
+	pg_sleep(60)' &
+reader=$!
+reads() { oncall "$sessions" >/dev/null && [ "$(sql "$main" intentd postgres "select count(*) from pg_locks where relation = 'payment_intents'::regclass and mode = 'AccessShareLock' and granted")" -ge 1 ]; }
+eventually 10 reads
+meddle 'lock table payment_intents in access exclusive mode' &
+locker=$!
+queued() { [ "$(sql "$main" intentd postgres "select count(*) from pg_locks where relation = 'payment_intents'::regclass and mode = 'AccessExclusiveLock' and not granted")" = 1 ]; }
+eventually 10 queued
 create stuck "$first" order-stuck &
 asking=$!
-waits() { sql "$main" intentd postgres "$blocked" | grep -q '^insert into payment_intents' && sql "$main" intentd postgres "$sessions" | grep -q 'Lock'; }
+waits() { oncall "$sessions" | grep -q 'Lock.*insert into payment_intents (' && oncall "$busy" | grep -q '^Lock|relation|active|'; }
 eventually 10 waits
-culprit=$(sql "$main" intentd postgres "$blocked" | sed -nE 's/.*\|\{([0-9]+)\}\|.*/\1/p' | sort -u)
-[ "$(sql "$main" intentd postgres "select pg_terminate_backend($culprit)")" = t ] || fail 'it names one who stands in the way'
+row '1,9' | tee "$work/blockers"
+[ "$(wc -l <"$work/blockers")" = 2 ] || fail 'it lists who is waited for, one a line, and nobody else'
+row 1 | grep -q '^[0-9]*|intentd_owner|psql|active|.*|{}|begin; select count(\*) from payment_intents; select pg_sleep$' || fail 'the first is who waits for nobody'
+row 2 | grep -q "|{$(row 1 | cut -d'|' -f1)}|begin; lock table" || fail 'the second waits for the first'
+[ "$(oncall "select pg_terminate_backend($(row 1 | cut -d'|' -f1))")" = t ] || fail 'who is on call may end it'
 wait "$asking"
 fresh stuck
-wait "$holder" || true
-ok 'they name who stands in the way, and without him the create goes on'
+! wait "$reader" || fail 'it is the reader who was ended'
+wait "$locker" || fail 'who only stood in the way goes on'
+[ -z "$(oncall "$blockers")" ] || fail 'nobody is waited for any more'
+ok 'they name who stands in the way, and without him the others go on'
 
 step 'dump and restore'
 pg pg_dump -h "$main.run" -U postgres --format custom --file "$work/intentd.dump" intentd

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/getkin/kin-openapi/openapi3"
 
 	"intentd"
@@ -80,6 +82,47 @@ func TestReadme(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestReadme_Start: the page shows every line of a first start, by level, message
+// and members. Their order may differ: a schema that takes its time is not waited
+// for.
+func TestReadme_Start(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, ok := strings.Cut(string(text), "```console\n$ make api-run\n")
+	if !ok {
+		t.Fatal("README.md does not show make api-run")
+	}
+	block, _, _ = strings.Cut(block, "```")
+	r := launch(t, "PWD="+openDir(t), "LOG_FORMAT=text", "LOG_LEVEL=info")
+	eventually(t, "it does not start", func() bool {
+		return strings.Contains(r.log.String(), " msg=listening ") && strings.Contains(r.log.String(), ` msg="schema is current" `)
+	})
+	member := regexp.MustCompile(`(\w+)=("(?:\\.|[^"\\])*"|\S+)`)
+	outline := func(log string) (lines []string) {
+		for line := range strings.Lines(log) {
+			if !strings.HasPrefix(line, "time=") {
+				continue
+			}
+			var b strings.Builder
+			for _, m := range member.FindAllStringSubmatch(line, -1) {
+				if m[1] != "level" && m[1] != "msg" {
+					m[0] = m[1]
+				}
+				b.WriteString(" " + m[0])
+			}
+			lines = append(lines, b.String())
+		}
+		slices.Sort(lines)
+		return lines
+	}
+	if diff := cmp.Diff(outline(block), outline(r.log.String())); diff != "" {
+		t.Errorf("the start (-README.md +the program):\n%s", diff)
 	}
 }
 

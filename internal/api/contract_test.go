@@ -755,6 +755,21 @@ func TestProbes(t *testing.T) {
 	}
 }
 
+// TestProbes_Gone: a health check that nobody was told the end of is not one that
+// found all well.
+func TestProbes_Gone(t *testing.T) {
+	t.Parallel()
+	s := stores["Memory"](t, setup{change: func(p *parts) { p.ready = func(ctx context.Context) error { return ctx.Err() } }})
+	ctx, hangUp := context.WithCancel(t.Context())
+	hangUp()
+	s.handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, http.MethodGet, "/readyz", nil))
+	for _, line := range s.log.lines(t) {
+		if line.Status != 499 || line.Level != "INFO" {
+			t.Errorf("log line = %+v", line)
+		}
+	}
+}
+
 // TestLog: one line for each request, which says what became of it.
 func TestLog(t *testing.T) {
 	t.Parallel()
