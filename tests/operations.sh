@@ -81,8 +81,8 @@ serve() {
 	local name=$1 log=$work/api-$1.log
 	env "${@:3}" DATABASE_URL="$2" API_ADDR=127.0.0.1:0 ADMIN_ADDR=off API_DEMO_KEYS=merchant-demo .bin/api 2>"$log" &
 	apis+=($!)
-	eventually 20 grep -q msg=listening "$log"
-	printf -v "$name" 'http://%s' "$(sed -nE 's/.*msg=listening addr=([^ ]+).*/\1/p' "$log")"
+	eventually 20 grep -qE 'msg"?[=:]"?listening' "$log"
+	printf -v "$name" 'http://%s' "$(sed -nE 's/.*msg"?[=:]"?listening.*addr"?[=:]"?([^ ",]+).*/\1/p' "$log")"
 	eventually 20 curl --fail --silent "${!name}/readyz"
 }
 # create ANSWER ADDRESS KEY [TOKEN]: the answer's status, headers and body as files.
@@ -187,6 +187,24 @@ fresh stuck
 wait "$locker" || fail 'who only stood in the way goes on'
 [ -z "$(oncall "$blockers")" ] || fail 'nobody is waited for any more'
 ok 'they name who stands in the way, and without him the others go on'
+
+# The commands that look into the log, in either of its forms.
+serve hasty "$(url "$main" intentd intentd_service)" IDEMPOTENCY_LEASE=500ms LOG_FORMAT=json
+looks() { sed -n "/^### $1\$/,/^### /s/^\\$ \\(grep .*\\)/\\1/p" docs/operations.md | sed "s|' log|' $2|"; }
+meddle 'lock table payment_intents in access exclusive mode; select pg_sleep(60)' &
+locker=$!
+holds() { [ "$(sql "$main" intentd postgres "select count(*) from pg_locks where relation = 'payment_intents'::regclass and mode = 'AccessExclusiveLock' and granted")" = 1 ]; }
+eventually 10 holds
+create taken "$hasty" order-taken
+[ "$(cat "$work/taken.status")" = 409 ] || fail "beyond its lease it is a 409: $(cat "$work/taken.status" "$work/taken.body")"
+oncall "select pg_terminate_backend(pid) from pg_stat_activity where usename = 'intentd_owner'" >/dev/null
+wait "$locker" || true
+create hasty-again "$hasty" order-1
+replays hasty-again order-1
+[ "$(bash -c "$(looks IntentdTakeovers "$work/api-hasty.log")" | grep -c '"status":409')" = 1 ] || fail "the log tells which request lost its key: $(looks IntentdTakeovers "$work/api-hasty.log")"
+[ "$(bash -c "$(looks IntentdReplaySurge "$work/api-hasty.log")")" = '      1 merchant":"merchant-demo' ] || fail 'one replay is told of in JSON'
+bash -c "$(looks IntentdReplaySurge "$work/api-first.log")" | grep -qx ' *[0-9]* merchant=shop-1' || fail 'the replays of a merchant are told of in text'
+ok 'the log tells who lost a key, and whose the replays are'
 
 step 'dump and restore'
 pg pg_dump -h "$main.run" -U postgres --format custom --file "$work/intentd.dump" intentd

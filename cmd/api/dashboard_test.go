@@ -272,6 +272,11 @@ func TestDashboard(t *testing.T) {
 
 	t.Run("Panels", func(t *testing.T) { //nolint:paralleltest // as above
 		label := regexp.MustCompile(`\{\{(\w+)\}\}`)
+		operations, err := os.ReadFile("../../docs/operations.md")
+		if err != nil {
+			t.Fatal(err)
+		}
+		runbook := regexp.MustCompile("(?s)```promql\n(.*?)```").FindAllStringSubmatch(string(operations), -1)
 		for _, panel := range dashboard.Panels() {
 			if panel.Title == "Alerts over time" {
 				continue // of which there are none as long as all is well: see below
@@ -291,6 +296,9 @@ func TestDashboard(t *testing.T) {
 				}
 				t.Logf("%-32s %-14s %3d series, the first %v %v", panel.Title, q.Legend, len(got), got[0].Metric, got[0].Value[1])
 			}
+		}
+		for _, q := range runbook {
+			eventually(t, "the runbook: nothing for "+q[1], func() bool { return len(p.query(t, q[1])) > 0 })
 		}
 		// What has to be seen among it, and not as zero.
 		for panel, labels := range map[string][]string{
