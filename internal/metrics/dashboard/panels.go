@@ -94,6 +94,11 @@ var Rows = []Row{
 			kind: lines, unit: "reqps", width: half, height: tall,
 			Queries: []Query{q(`sum by (instance) (rate(intentd_rate_limited_requests_total{@}[$__rate_interval]))`, "{{instance}}")},
 		},
+		{
+			Title: "Look-ups of API keys, by result", Description: "cached: known for less than 4 s; asked: the database said whose it is; refused: it is nobody's, or revoked; failed: it could not say. Keys of API_DEMO_KEYS are not looked up.",
+			kind: lines, unit: "cps", width: half, height: tall,
+			Queries: []Query{q(`sum by (result) (rate(intentd_api_key_lookups_total{@}[$__rate_interval]))`, "{{result}}")},
+		},
 	}},
 	{"Idempotency", []Panel{
 		{
