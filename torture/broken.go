@@ -75,10 +75,10 @@ var breakages = map[string]breakage{
 		about: "the intent is committed outside the attempt's transaction",
 		edits: []edit{{"cmd/api/backend.go", `			return pgidem.FromContext(ctx)
 		}),
-		keys:    pgidem.New(`, `			_, _ = pgidem.FromContext(ctx)
+		keys:    keys,`, `			_, _ = pgidem.FromContext(ctx)
 			return nil, false
 		}),
-		keys:    pgidem.New(`}},
+		keys:    keys,`}},
 	},
 	"unlocked": {
 		about: "the lock is forgotten and the unique constraint dropped",
