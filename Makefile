@@ -18,7 +18,7 @@ RACE          := $(if $(shell command -v $$(go env CC)),-race)
 # C library get into it. tests/reproducible.sh holds this and the Dockerfile to it.
 GO_BUILD      := CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)'
 
-.PHONY: help build api-run test test-container compose-test torture torture-short bench bench-short fuzz lint openapi-lint fmt clean generate generate-check clients-test alerts-test console-test dashboard-lint vuln licences sbom reproducible operations-test upgrade-test
+.PHONY: help build api-run test test-container compose-test torture torture-short bench bench-short fuzz lint openapi-lint fmt clean generate generate-check clients-test alerts-test console-test dashboard-lint vuln vulndb licences sbom reproducible operations-test upgrade-test
 
 help: ## list these commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 21
@@ -110,10 +110,17 @@ dashboard-lint: $(GRAFANA) $(TYPESCRIPT) ## check the dashboard's file against G
 console-test: ## go through the console in Chromium; SCREENSHOTS=directory keeps pictures (needs chromium, or its path in CHROMIUM)
 	go test -tags browser -run '^TestConsole_Browser$$' -count=1 ./internal/console
 
-vuln: $(GOVULNCHECK) ## look for known vulnerabilities in what is called (asks vuln.go.dev; GOVULNDB=url another)
+# As built by the toolchain that go.mod asks for, which a machine may lack.
+vuln: export GOTOOLCHAIN = $(shell sed -n 's/^toolchain //p' go.mod)
+vuln: $(GOVULNCHECK) ## look for known vulnerabilities in what is called (asks vuln.go.dev; GOVULNDB=url another, make vulndb makes one)
 	$(abspath $(GOVULNCHECK)) $(if $(GOVULNDB),-db $(GOVULNDB)) -test ./...
 	cd torture && $(abspath $(GOVULNCHECK)) $(if $(GOVULNDB),-db $(GOVULNDB)) -test ./...
 	cd bench && $(abspath $(GOVULNCHECK)) $(if $(GOVULNDB),-db $(GOVULNDB)) -test ./...
+
+vulndb: ## make the vulnerability database from its module, where only a module proxy can be reached: .bin/vulndb
+	rm -rf $(BIN)/vulndb
+	dir=$$(go mod download -json golang.org/x/vulndb@latest | sed -nE 's/^\s*"Dir": "(.*)",?$$/\1/p') && \
+		go run golang.org/x/vulndb/cmd/indexdb@latest -vulns "$$dir/data/osv" -out $(BIN)/vulndb
 
 licences: ## list the licences of all modules, and fail for one that may not be used
 	@echo '# the service'
