@@ -221,7 +221,7 @@ func TestDashboard(t *testing.T) {
 	}
 	eventually(t, "the two replicas are not up", healthy)
 
-	t.Run("Variable", func(t *testing.T) { //nolint:paralleltest // it asks the same Prometheus
+	t.Run("Variable", func(t *testing.T) { //nolint:paralleltest // one after the other: Trouble changes what all of them ask for
 		var instances []string
 		p.ask(t, "/api/v1/label/instance/values", url.Values{"match[]": {dashboard.Instances}}, &instances)
 		if slices.Sort(targets); !slices.Equal(instances, targets) {
@@ -229,14 +229,14 @@ func TestDashboard(t *testing.T) {
 		}
 	})
 
-	t.Run("Annotations", func(t *testing.T) { //nolint:paralleltest // as above
+	t.Run("Annotations", func(t *testing.T) { //nolint:paralleltest // one after the other: Trouble changes what all of them ask for
 		p.query(t, dashboard.Starts) // it is a query, and there need be none
 		if got := p.query(t, dashboard.Firing); len(got) != 0 {
 			t.Errorf("alerts fire: %v", got)
 		}
 	})
 
-	t.Run("Rules", func(t *testing.T) { //nolint:paralleltest // as above
+	t.Run("Rules", func(t *testing.T) { //nolint:paralleltest // one after the other: Trouble changes what all of them ask for
 		type rule struct{ Name, Health, LastError string }
 		var rules []rule
 		eventually(t, "not every alert was evaluated", func() bool {
@@ -256,7 +256,7 @@ func TestDashboard(t *testing.T) {
 	})
 
 	// What has to be wrong for some panels to show more than zeros.
-	t.Run("Trouble", func(t *testing.T) { //nolint:paralleltest // as above
+	t.Run("Trouble", func(t *testing.T) { //nolint:paralleltest // one after the other: Trouble changes what all of them ask for
 		if got := p.sum(t, "Answered 5xx", 0); got != 0 {
 			t.Errorf("%v of the requests are answered 5xx before any was", got)
 		}
@@ -270,7 +270,7 @@ func TestDashboard(t *testing.T) {
 		}
 	})
 
-	t.Run("Panels", func(t *testing.T) { //nolint:paralleltest // as above
+	t.Run("Panels", func(t *testing.T) { //nolint:paralleltest // one after the other: Trouble changes what all of them ask for
 		label := regexp.MustCompile(`\{\{(\w+)\}\}`)
 		operations, err := os.ReadFile("../../docs/operations.md")
 		if err != nil {
@@ -319,7 +319,7 @@ func TestDashboard(t *testing.T) {
 	stop()
 	b.kill(t)
 	eventually(t, "a replica that was killed is not shown", func() bool { return p.sum(t, "Not ready", 0) == 1 })
-	t.Run("Alerts", func(t *testing.T) { //nolint:paralleltest // as above
+	t.Run("Alerts", func(t *testing.T) { //nolint:paralleltest // one after the other: Trouble changes what all of them ask for
 		eventually(t, "no alert is pending for it", func() bool { return p.labels(t, "Alerts over time")["IntentdDown "+b.admin(t).url[len("http://"):]] })
 	})
 }

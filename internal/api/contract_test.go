@@ -873,7 +873,7 @@ func TestLog_HalfAnAnswer(t *testing.T) {
 	broken := httptest.NewRecorder()
 	func() {
 		defer func() {
-			if v := recover(); v != http.ErrAbortHandler { //nolint:errorlint // net/http compares as well
+			if v := recover(); v != http.ErrAbortHandler { //nolint:errorlint // a panic value, which net/http compares by == too: a wrapped one is not silent
 				t.Errorf("panic(%v), want http.ErrAbortHandler", v)
 			}
 		}()

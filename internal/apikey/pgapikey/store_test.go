@@ -214,7 +214,7 @@ func TestStore_Touch(t *testing.T) {
 		return pgtest.QueryVal[string](t, db, "select xmin::text || coalesce(last_used_on::text, '') from api_keys")
 	}
 
-	t.Run("WaitsForNobody", func(t *testing.T) { //nolint:paralleltest // the two share a key
+	t.Run("WaitsForNobody", func(t *testing.T) { //nolint:paralleltest // the two share a key, whose last use both look at
 		tx, err := db.Pool.Begin(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -233,7 +233,7 @@ func TestStore_Touch(t *testing.T) {
 		}
 	})
 
-	t.Run("OnceADay", func(t *testing.T) { //nolint:paralleltest // the two share a key
+	t.Run("OnceADay", func(t *testing.T) { //nolint:paralleltest // the two share a key, whose last use both look at
 		if err := s.Touch(t.Context(), []apikey.ID{key.ID}); err != nil {
 			t.Fatal(err)
 		}
